@@ -1,0 +1,104 @@
+"""A simulated Ascend device: the C interface of CANN, with PyTorch's CPU kernels behind it.
+
+``ascend_sim.load()`` makes ``import torch_npu`` work on a machine without CANN. Call it before torch is imported,
+because torch imports torch_npu by itself. Where a real CANN loads, it does nothing and says so.
+"""
+
+import ctypes
+import os
+import sys
+from contextlib import contextmanager
+from typing import Iterator, NamedTuple
+
+from .build import LIBRARY, LoadError, library
+
+__all__ = ["Device", "LoadError", "Span", "load", "trace"]
+
+
+class Device(NamedTuple):
+    """What ``load`` found: kind "ascend" or "simulated", and why, in one line."""
+
+    kind: str
+    why: str
+
+
+class Span(NamedTuple):
+    """One kernel on one stream of the simulated device; times in seconds on the clock of time.perf_counter()."""
+
+    stream: int
+    name: str
+    enqueued: float
+    started: float
+    ended: float
+
+
+_device: Device | None = None
+_library: ctypes.CDLL | None = None
+
+
+def load() -> Device:
+    """Make ``import torch_npu`` work: with the CANN of this machine if it has one, else with the simulated device.
+
+    Raises LoadError, with one line that says what to do, where neither is possible.
+    """
+    global _device
+    if _device is None:
+        # torch would import torch_npu the moment it is imported itself, and fail if the device is not there yet.
+        os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+        _device = _find_cann() or _load_simulated()
+    return _device
+
+
+def _find_cann() -> Device | None:
+    try:
+        ctypes.CDLL("libascendcl.so")
+    except OSError:
+        return None
+    return Device("ascend", "libascendcl.so of a CANN installation loads, so nothing is simulated")
+
+
+def _load_simulated() -> Device:
+    global _library
+    if "torch_npu" in sys.modules:
+        raise LoadError("torch_npu was imported before ascend_sim.load(): restart Python and load the device first")
+    folder = library()
+    import torch  # noqa: F401: the device is linked to it
+
+    try:
+        # torch_npu asks for these by name, and the loader gives it what is in the process already.
+        for path in [folder / LIBRARY, *sorted(p for p in folder.glob("lib*.so") if p.name != LIBRARY)]:
+            loaded = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+            _library = _library or loaded
+    except OSError as e:
+        raise LoadError(f"the compiled device in {folder} does not load ({e}): delete that folder and try again") from None
+    _library.ascend_sim_spans.restype = ctypes.c_size_t
+    return Device("simulated", "no CANN on this machine, so operators run on PyTorch's CPU kernels")
+
+
+class _CSpan(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("stream", ctypes.c_int)] + [
+        (name, ctypes.c_double) for name in ("enqueued", "started", "ended")
+    ]
+
+
+@contextmanager
+def trace() -> Iterator[list[Span]]:
+    """Record the kernels that run inside the ``with``. The list is filled at its end, which synchronises.
+
+    One trace at a time in a process. Raises LoadError where nothing is simulated: CANN has a profiler of its own.
+    """
+    if _library is None:
+        raise LoadError("no simulated device is loaded, so there is nothing to trace")
+    import torch
+
+    torch.npu.synchronize()
+    spans: list[Span] = []
+    _library.ascend_sim_trace(1)
+    try:
+        yield spans
+        torch.npu.synchronize()
+    finally:
+        _library.ascend_sim_trace(0)
+        buffer = (_CSpan * _library.ascend_sim_spans(None, ctypes.c_size_t(0)))()
+        _library.ascend_sim_spans(buffer, ctypes.c_size_t(len(buffer)))
+        spans += (Span(s.stream, s.name.decode(), s.enqueued, s.started, s.ended) for s in buffer)

@@ -1,0 +1,162 @@
+"""Compile the device once, keep it in a cache, and say what is missing in one line."""
+
+import fcntl
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+SOURCES = Path(__file__).parent / "csrc"
+# The pairs whose C interface this device implements. Others differ in what they look up at load.
+KNOWN = {("2.13.0", "2.13.0")}
+# torch_npu is linked to these names, or opens them by name while it runs. All are doors to one library.
+DOORS = (
+    "ascendcl", "acl_op_compiler", "ge_runner", "graph", "hccl", "acl_tdt_channel",
+    "opapi", "runtime", "ascend_ml", "tdtclient",
+)  # fmt: skip
+LIBRARY = "libascend_sim.so"
+
+
+class LoadError(RuntimeError):
+    """The simulated device can't be loaded. The text is one line that says why and what to do."""
+
+
+def versions() -> tuple[str, str]:
+    """(torch, torch_npu) as installed, without importing either. Raises LoadError for a pair not known to work."""
+    found = []
+    for name in ("torch", "torch_npu"):
+        try:
+            found.append(importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            raise LoadError(f"{name} is not installed: pip install torch==2.13.0 torch_npu==2.13.0") from None
+    torch, torch_npu = found
+    if (torch.split("+")[0], torch_npu) not in KNOWN:
+        raise LoadError(
+            f"torch {torch} with torch_npu {torch_npu} is not a pair that ascend_sim knows; "
+            "it simulates the device for torch 2.13.0 with torch_npu 2.13.0"
+        )
+    return torch, torch_npu
+
+
+def cache_folder() -> Path:
+    """Where compiled devices are kept: ASCEND_SIM_CACHE, else ascend_sim in the user's cache folder."""
+    if chosen := os.environ.get("ASCEND_SIM_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ascend_sim"
+
+
+def library() -> Path:
+    """Path of the folder with the compiled device, compiling it first if need be. Safe in several processes."""
+    build = Build()
+    folder = build.folder
+    if (folder / "done").exists():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = open(folder.parent / "lock", "w")  # noqa: SIM115: held until the build is over
+    except OSError as e:
+        raise LoadError(
+            f"can't write the compiled device to {folder.parent} ({e.strerror}): "
+            "set ASCEND_SIM_CACHE to a folder that can be written"
+        ) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # somebody else may be compiling: wait for theirs
+        if not (folder / "done").exists():
+            build.run()
+    return folder
+
+
+class Build:
+    """One build: what goes into it, and the folder that its hash names."""
+
+    def __init__(self) -> None:
+        torch, torch_npu = versions()
+        files = sorted(p for p in SOURCES.rglob("*") if p.suffix in {".cpp", ".h"})
+        common = hashlib.sha256(f"{torch} {torch_npu} {sys.implementation.cache_tag}".encode())
+        for path in [Path(__file__), *(p for p in files if p.suffix == ".h")]:
+            common.update(path.read_bytes())
+        whole = common.copy()
+        self.objects = {}  # source -> its object file, named by what it depends on: a changed file compiles alone
+        for source in (p for p in files if p.suffix == ".cpp"):
+            key = common.copy()
+            key.update(source.read_bytes())
+            whole.update(key.digest())
+            self.objects[source] = cache_folder() / "objects" / f"{source.stem}-{key.hexdigest()[:16]}.o"
+        self.folder = cache_folder() / whole.hexdigest()[:16]
+
+    def run(self) -> None:
+        """Compile what is not compiled yet, link, and put the folder in place in one step."""
+        started = time.monotonic()
+        objects = self.folder.parent / "objects"
+        objects.mkdir(exist_ok=True)
+        self._compile()
+        with tempfile.TemporaryDirectory(dir=self.folder.parent, prefix="building-") as work:
+            self._link(Path(work))
+            (Path(work) / "done").touch()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            os.rename(work, self.folder)
+            os.mkdir(work)  # for TemporaryDirectory to remove
+        for stale in set(objects.iterdir()) - set(self.objects.values()):
+            stale.unlink()
+        _progress(f"compiled the simulated device in {time.monotonic() - started:.0f} s\n")
+
+    def _compile(self) -> None:
+        compiler, torch, torch_npu = _compiler(), _package("torch"), _package("torch_npu")
+        flags = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", f"-I{SOURCES}"]
+        # -isystem: warnings in the headers of others are theirs
+        flags += ["-isystem", torch / "include", "-isystem", torch / "include/torch/csrc/api/include"]
+        flags += ["-isystem", torch_npu / "include/third_party/acl/inc"]
+
+        def compile_one(source: Path, obj: Path) -> None:
+            _run([compiler, *flags, "-c", source, "-o", f"{obj}.part"])
+            os.rename(f"{obj}.part", obj)
+
+        todo = [(s, o) for s, o in self.objects.items() if not o.exists()]
+        todo.sort(key=lambda pair: -pair[0].stat().st_size)  # the longest first
+        # As many as there are cores to use, but a compiler takes a GB.
+        with ThreadPoolExecutor(max(1, min(8, len(os.sched_getaffinity(0))))) as pool:
+            jobs = [pool.submit(compile_one, *pair) for pair in todo]
+            for n, job in enumerate(jobs, 1):
+                _progress(f"compiling the simulated device, once for this machine: {n}/{len(jobs)}")
+                job.result()
+
+    def _link(self, out: Path) -> None:
+        link, torch = [_compiler(), "-shared"], _package("torch") / "lib"
+        libraries = [f"-L{torch}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{torch}"]
+        _run([*link, "-o", out / LIBRARY, *self.objects.values(), *libraries])
+        for door in DOORS:
+            soname = f"lib{door}.so"
+            inside = ["-Wl,--no-as-needed", f"-L{out}", "-lascend_sim", "-Wl,-rpath,$ORIGIN"]
+            _run([*link, f"-Wl,-soname,{soname}", "-o", out / soname, *inside])
+
+
+def _compiler() -> str:
+    name = os.environ.get("CXX", "g++" if shutil.which("g++") else "c++")
+    path = shutil.which(name)
+    if not path:
+        raise LoadError(f"no C++ compiler ({name}): install one (Debian and Ubuntu: apt install g++) or set CXX")
+    return path
+
+
+def _package(name: str) -> Path:
+    return Path(importlib.util.find_spec(name).submodule_search_locations[0])
+
+
+def _run(command: list) -> None:
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+    if done.returncode:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
+        raise LoadError(f"the C++ compiler failed on the simulated device: {first}")
+
+
+def _progress(text: str) -> None:
+    start = "\r" if sys.stderr.isatty() else ""
+    end = "" if sys.stderr.isatty() or text.endswith("\n") else "\n"
+    print(f"{start}[ascend_sim] {text}", end=end, file=sys.stderr, flush=True)

@@ -1,0 +1,199 @@
+#include "event.h"
+#include "graph.h"
+#include "stream.h"
+
+#include <chrono>
+
+namespace sim {
+
+void Event::reach(uint64_t ticket) {
+  {
+    std::lock_guard lock(mutex);
+    completed = std::max(completed, ticket);
+    time = now();
+  }
+  reached.notify_all();
+}
+
+// External events are not joins of a graph: its nodes signal, and wait for, the event itself.
+void Event::await(uint64_t ticket) {
+  std::unique_lock lock(mutex);
+  while (completed < ticket && !stopping) {
+    reached.wait_for(lock, std::chrono::milliseconds(20));
+  }
+}
+
+namespace {
+
+using EventRef = c10::intrusive_ptr<Event>;
+
+Event& event_of(aclrtEvent handle) {
+  return *static_cast<Event*>(handle);
+}
+EventRef hold(aclrtEvent handle) {
+  return EventRef::reclaim_copy(static_cast<Event*>(handle));
+}
+
+aclError refuse_captured(const Event& event) {
+  if (event.join < 0) {
+    return ACL_SUCCESS;
+  }
+  return fail(
+      ACL_ERROR_RT_EVENT_CAPTURED,
+      "the event was recorded in a capture: it marks a point in the graph, not in time; record it again outside");
+}
+
+} // namespace
+} // namespace sim
+
+using namespace sim;
+
+SIM_API aclError aclrtCreateEventExWithFlag(aclrtEvent* event, uint32_t flags) {
+  *event = c10::make_intrusive<Event>(flags).release();
+  return ACL_SUCCESS;
+}
+SIM_API aclError aclrtCreateEventWithFlag(aclrtEvent* event, uint32_t flags) {
+  return aclrtCreateEventExWithFlag(event, flags);
+}
+SIM_API aclError aclrtCreateEvent(aclrtEvent* event) {
+  return aclrtCreateEventExWithFlag(event, ACL_EVENT_TIME_LINE);
+}
+// What still waits for the event keeps it alive.
+SIM_API aclError aclrtDestroyEvent(aclrtEvent event) {
+  EventRef::reclaim(static_cast<Event*>(event));
+  return ACL_SUCCESS;
+}
+
+SIM_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) {
+  Stream* stream = stream_of(stream_handle);
+  Event& event = event_of(handle);
+  if (event.flags == ACL_EVENT_EXTERNAL) {
+    return launch(stream_handle, make_marker("record", [event = hold(handle)] { event->reach(1); }));
+  }
+  {
+    std::lock_guard lock(capture_mutex());
+    if (Graph* graph = stream->graph.load()) {
+      event.graph_id = graph->id;
+      event.join = graph->record(stream->lane);
+      return ACL_SUCCESS;
+    }
+  }
+  if (forked()) {
+    return fail_forked();
+  }
+  uint64_t ticket;
+  {
+    std::lock_guard lock(event.mutex);
+    ticket = ++event.recorded;
+    event.join = -1;
+  }
+  stream->enqueue(make_marker("record", [event = hold(handle), ticket] { event->reach(ticket); }));
+  return ACL_SUCCESS;
+}
+
+SIM_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent handle) {
+  Stream* stream = stream_of(stream_handle);
+  Event& event = event_of(handle);
+  if (event.flags == ACL_EVENT_EXTERNAL) {
+    return launch(stream_handle, make_marker("wait", [event = hold(handle)] { event->await(1); }));
+  }
+  {
+    std::lock_guard lock(capture_mutex());
+    Graph* graph = stream->graph.load();
+    if (event.join >= 0) {
+      Graph* recorded_in = find_capture(event.graph_id);
+      if (!recorded_in) {
+        return refuse_captured(event);
+      }
+      if (graph && graph != recorded_in) {
+        return fail(ACL_ERROR_STREAM_CAPTURE_CONFLICT, "the event was recorded in another capture: two captures can't be merged");
+      }
+      if (!graph) { // the wait draws this stream into the capture
+        recorded_in->fork(stream);
+      }
+      recorded_in->wait(stream->lane, event.join);
+      return ACL_SUCCESS;
+    }
+    if (graph) {
+      return fail(
+          ACL_ERROR_RT_CAPTURE_DEPENDENCY,
+          "the event was not recorded in this capture: a graph can't wait for what is not in it");
+    }
+  }
+  if (forked()) {
+    return fail_forked();
+  }
+  uint64_t ticket;
+  {
+    std::lock_guard lock(event.mutex);
+    ticket = event.recorded;
+  }
+  stream->enqueue(make_marker("wait", [event = hold(handle), ticket] { event->await(ticket); }));
+  return ACL_SUCCESS;
+}
+
+SIM_API aclError aclrtSynchronizeEvent(aclrtEvent handle) {
+  Event& event = event_of(handle);
+  if (const aclError refused = refuse_captured(event)) {
+    return refused;
+  }
+  if (forked()) {
+    return fail_forked();
+  }
+  uint64_t ticket;
+  {
+    std::lock_guard lock(event.mutex);
+    ticket = event.recorded;
+  }
+  event.await(ticket);
+  return ACL_SUCCESS;
+}
+
+SIM_API aclError aclrtQueryEventStatus(aclrtEvent handle, aclrtEventRecordedStatus* status) {
+  Event& event = event_of(handle);
+  if (const aclError refused = refuse_captured(event)) {
+    return refused;
+  }
+  std::lock_guard lock(event.mutex);
+  *status = event.completed >= event.recorded ? ACL_EVENT_RECORDED_STATUS_COMPLETE : ACL_EVENT_RECORDED_STATUS_NOT_READY;
+  return ACL_SUCCESS;
+}
+// A wait holds what it needs, so nothing outside has to know whether it is over.
+SIM_API aclError aclrtQueryEventWaitStatus(aclrtEvent, aclrtEventWaitStatus* status) {
+  *status = ACL_EVENT_WAIT_STATUS_COMPLETE;
+  return ACL_SUCCESS;
+}
+SIM_API aclError aclrtResetEvent(aclrtEvent handle, aclrtStream stream) {
+  return launch(stream, make_marker("reset", [event = hold(handle)] {
+    std::lock_guard lock(event->mutex);
+    event->recorded = event->completed = 0;
+  }));
+}
+
+static aclError timed(Event& event, double* time) {
+  if (!(event.flags & ACL_EVENT_TIME_LINE)) {
+    return fail(ACL_ERROR_RT_PARAM_INVALID, "the event keeps no time: create it with enable_timing=True");
+  }
+  if (const aclError refused = refuse_captured(event)) {
+    return refused;
+  }
+  std::lock_guard lock(event.mutex);
+  if (event.recorded == 0 || event.completed < event.recorded) {
+    return fail(ACL_ERROR_RT_EVENT_NOT_COMPLETE, "the event was not recorded, or its point is not reached yet");
+  }
+  *time = event.time;
+  return ACL_SUCCESS;
+}
+SIM_API aclError aclrtEventElapsedTime(float* ms, aclrtEvent start, aclrtEvent end) {
+  double from = 0, to = 0;
+  aclError error = timed(event_of(start), &from);
+  error = error ? error : timed(event_of(end), &to);
+  *ms = static_cast<float>((to - from) * 1e3);
+  return error;
+}
+SIM_API aclError aclrtEventGetTimestamp(aclrtEvent event, uint64_t* microseconds) {
+  double time = 0;
+  const aclError error = timed(event_of(event), &time);
+  *microseconds = static_cast<uint64_t>(time * 1e6);
+  return error;
+}

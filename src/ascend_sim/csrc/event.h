@@ -1,0 +1,29 @@
+// An event is a marker in a stream: a number that rises when it is recorded and again when that point is reached.
+#pragma once
+
+#include "common.h"
+
+#include <ATen/core/ivalue.h>
+#include <condition_variable>
+#include <mutex>
+
+namespace sim {
+
+class Stream;
+
+struct Event : c10::intrusive_ptr_target {
+  explicit Event(uint32_t flags) : flags(flags) {}
+  void reach(uint64_t ticket);
+  void await(uint64_t ticket);
+
+  const uint32_t flags;
+  std::mutex mutex;
+  std::condition_variable reached;
+  uint64_t recorded = 0, completed = 0;
+  double time = 0;
+  // Where it was recorded, if that was in a capture: the graph's id, and the join in it.
+  uint32_t graph_id = 0;
+  int join = -1;
+};
+
+} // namespace sim

@@ -1,0 +1,253 @@
+// Memory: one range of addresses is the device's, as large as the device's memory. What is free in it has no
+// pages. A pointer into it never faults, even after the free, so a replay of a graph whose memory is gone
+// reads zeros and not somebody else's heap.
+#include "memory.h"
+#include "common.h"
+#include "graph.h"
+#include "stream.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <sys/mman.h>
+#include <sys/sysinfo.h>
+
+namespace sim {
+
+namespace {
+
+constexpr size_t page = 4096, alignment = 512;
+constexpr size_t gib = size_t(1) << 30;
+
+// ASCEND_SIM_MEMORY in GiB; else half of what the machine has, 32 at most.
+size_t capacity_from_environment() {
+  if (const char* text = std::getenv("ASCEND_SIM_MEMORY")) {
+    const double n = std::atof(text);
+    if (n > 0) {
+      return static_cast<size_t>(n * gib) / page * page;
+    }
+  }
+  struct sysinfo info {};
+  sysinfo(&info);
+  return std::min(size_t(info.totalram) * info.mem_unit / 2, 32 * gib) / page * page;
+}
+
+class Memory {
+ public:
+  Memory() : capacity_(capacity_from_environment()) {
+    void* p = mmap(nullptr, capacity_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    base_ = p == MAP_FAILED ? nullptr : static_cast<char*>(p);
+    if (base_) {
+      free_[base_] = capacity_;
+      free_bytes_ = capacity_;
+    }
+  }
+
+  void* allocate(size_t n) {
+    n = std::max(n, size_t(1));
+    n = (n + page - 1) / page * page;
+    std::lock_guard lock(mutex_);
+    for (auto it = free_.begin(); it != free_.end(); ++it) {
+      if (it->second >= n) {
+        char* p = it->first;
+        const size_t rest = it->second - n;
+        free_.erase(it);
+        if (rest) {
+          free_[p + n] = rest;
+        }
+        live_[p] = n;
+        free_bytes_ -= n;
+        return p;
+      }
+    }
+    return nullptr;
+  }
+
+  bool release(void* pointer) {
+    std::lock_guard lock(mutex_);
+    auto it = live_.find(static_cast<char*>(pointer));
+    if (it == live_.end()) {
+      return false;
+    }
+    auto [p, n] = *it;
+    live_.erase(it);
+    madvise(p, n, MADV_DONTNEED);
+    free_bytes_ += n;
+    auto next = free_.lower_bound(p);
+    if (next != free_.end() && p + n == next->first) {
+      n += next->second;
+      next = free_.erase(next);
+    }
+    if (next != free_.begin()) {
+      auto before = std::prev(next);
+      if (before->first + before->second == p) {
+        before->second += n;
+        return true;
+      }
+    }
+    free_[p] = n;
+    return true;
+  }
+
+  bool contains(const void* pointer, size_t n) {
+    char* p = static_cast<char*>(const_cast<void*>(pointer));
+    if (p < base_ || p >= base_ + capacity_) {
+      return false;
+    }
+    std::lock_guard lock(mutex_);
+    auto it = live_.upper_bound(p);
+    if (it == live_.begin()) {
+      return false;
+    }
+    --it;
+    return p + n <= it->first + it->second;
+  }
+
+  size_t total() const { return capacity_; }
+  size_t available() {
+    std::lock_guard lock(mutex_);
+    return free_bytes_;
+  }
+
+ private:
+  const size_t capacity_;
+  char* base_;
+  std::mutex mutex_;
+  std::map<char*, size_t> free_, live_;
+  size_t free_bytes_ = 0;
+};
+
+Memory& memory() {
+  static auto* m = new Memory;
+  return *m;
+}
+
+// Pinned host memory: the ranges that aclrtMallocHost gave.
+class Pinned {
+ public:
+  void* allocate(size_t n) {
+    void* p = nullptr;
+    n = std::max(n, size_t(1));
+    if (posix_memalign(&p, alignment, n)) {
+      return nullptr;
+    }
+    std::lock_guard lock(mutex_);
+    live_[static_cast<char*>(p)] = n;
+    return p;
+  }
+  bool release(void* p) {
+    {
+      std::lock_guard lock(mutex_);
+      if (!live_.erase(static_cast<char*>(p))) {
+        return false;
+      }
+    }
+    std::free(p);
+    return true;
+  }
+  bool contains(const void* pointer) {
+    char* p = static_cast<char*>(const_cast<void*>(pointer));
+    std::lock_guard lock(mutex_);
+    auto it = live_.upper_bound(p);
+    return it != live_.begin() && p < (--it)->first + it->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<char*, size_t> live_;
+};
+
+Pinned& pinned() {
+  static auto* p = new Pinned;
+  return *p;
+}
+
+} // namespace
+
+bool is_device_memory(const void* p, size_t n) {
+  return memory().contains(p, n);
+}
+
+} // namespace sim
+
+using namespace sim;
+
+SIM_API aclError aclrtMalloc(void** p, size_t n, aclrtMemMallocPolicy) {
+  *p = memory().allocate(n);
+  return *p ? ACL_SUCCESS
+            : fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "out of device memory: " + std::to_string(n) + " bytes wanted, " +
+                       std::to_string(memory().available()) + " of " + std::to_string(memory().total()) +
+                       " free (ASCEND_SIM_MEMORY sets the limit in GiB)");
+}
+SIM_API aclError aclrtMallocAlign32(void** p, size_t n, aclrtMemMallocPolicy policy) {
+  return aclrtMalloc(p, n, policy);
+}
+SIM_API aclError aclrtFree(void* p) {
+  return !p || memory().release(p) ? ACL_SUCCESS : fail(ACL_ERROR_RT_MEMORY_FREE, "not an allocation of the device");
+}
+SIM_API aclError aclrtGetMemInfo(aclrtMemAttr, size_t* available, size_t* total) {
+  *available = memory().available();
+  *total = memory().total();
+  return ACL_SUCCESS;
+}
+
+SIM_API aclError aclrtMallocHost(void** p, size_t n) {
+  *p = pinned().allocate(n);
+  return *p ? ACL_SUCCESS : fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "out of host memory");
+}
+SIM_API aclError aclrtFreeHost(void* p) {
+  return pinned().release(p) ? ACL_SUCCESS : fail(ACL_ERROR_RT_MEMORY_FREE, "not pinned memory");
+}
+SIM_API aclError aclrtPointerGetAttributes(const void* p, aclrtPtrAttributes* attributes) {
+  std::memset(attributes, 0, sizeof *attributes);
+  attributes->pageSize = page;
+  attributes->location.type = is_device_memory(p, 1) ? ACL_MEM_LOCATION_TYPE_DEVICE
+      : pinned().contains(p)                         ? ACL_MEM_LOCATION_TYPE_HOST
+                                                     : ACL_MEM_LOCATION_TYPE_UNREGISTERED;
+  return ACL_SUCCESS;
+}
+
+// A copy at once, not ordered with any stream: torch_npu synchronises first.
+SIM_API aclError aclrtMemcpy(void* to, size_t room, const void* from, size_t n, aclrtMemcpyKind) {
+  if (const aclError refused = check_unsafe_call("a synchronous copy")) {
+    return refused;
+  }
+  if (n > room) {
+    return fail(ACL_ERROR_RT_PARAM_INVALID, "the copy is larger than its destination");
+  }
+  std::memcpy(to, from, n);
+  return ACL_SUCCESS;
+}
+SIM_API aclError aclrtMemset(void* p, size_t room, int32_t value, size_t n) {
+  if (const aclError refused = check_unsafe_call("a synchronous memset")) {
+    return refused;
+  }
+  if (n > room) {
+    return fail(ACL_ERROR_RT_PARAM_INVALID, "the memset is larger than its destination");
+  }
+  std::memset(p, value, n);
+  return ACL_SUCCESS;
+}
+
+SIM_API aclError aclrtMemcpyAsync(
+    void* to, size_t room, const void* from, size_t n, aclrtMemcpyKind kind, aclrtStream stream) {
+  if (n > room) {
+    return fail(ACL_ERROR_RT_PARAM_INVALID, "the copy is larger than its destination");
+  }
+  const void* host = kind == ACL_MEMCPY_HOST_TO_DEVICE ? from : kind == ACL_MEMCPY_DEVICE_TO_HOST ? to : nullptr;
+  if (host && stream_of(stream)->graph.load() && !pinned().contains(host)) {
+    // A graph would read this address in every replay, and nobody promises that it lives so long.
+    return fail(
+        ACL_ERROR_RT_CAPTURE_MODE_NOT_SUPPORT,
+        "a copy from or to pageable host memory can't be captured: copy outside the capture, or use pinned memory");
+  }
+  return launch(stream, make_kernel("aclrtMemcpyAsync", [=] { std::memcpy(to, from, n); }));
+}
+SIM_API aclError aclrtMemsetAsync(void* p, size_t room, int32_t value, size_t n, aclrtStream stream) {
+  if (n > room) {
+    return fail(ACL_ERROR_RT_PARAM_INVALID, "the memset is larger than its destination");
+  }
+  return launch(stream, make_kernel("aclrtMemsetAsync", [=] { std::memset(p, value, n); }));
+}

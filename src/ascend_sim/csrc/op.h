@@ -1,0 +1,207 @@
+// How an operator is written. torch_npu looks up two C functions for each: aclnnXxxGetWorkspaceSize plans it
+// and aclnnXxx launches it. One entry makes both:
+//
+//   ACLNN(Add, tensor(self), tensor(other), scalar(alpha), tensor(out)) {
+//     at::add_out(out, self, other, alpha);
+//   }
+//
+// The parameters stand in the order in which op-plugin passes them (op_plugin/ops/opapi/*.cpp, and `exec:` in
+// op_plugin_functions.yaml). The body runs on the device thread, with these types:
+//
+//   tensor   at::Tensor&, undefined where the caller passed none      scalar   at::Scalar&
+//   tensors  std::vector<at::Tensor>&                                 scalars  std::vector<at::Scalar>&
+//   ints     at::IntArrayRef, empty where the caller passed none      bools    at::ArrayRef<bool>
+//   int64 int32 int8  the integer                                     real single   double, float
+//   flag     bool        dtype   at::ScalarType                       text     const std::string&
+#pragma once
+
+#include "stream.h"
+#include "task.h"
+#include "tensor.h"
+
+#include <tuple>
+
+struct aclOpExecutor : sim::Task {
+  using Task::Task;
+};
+
+namespace sim {
+
+// An argument as the executor keeps it, and as the body takes it.
+template <class T>
+struct Arg {
+  T value;
+  T get() { return value; }
+};
+
+template <class Handle>
+struct HandleArg {
+  Ref<Handle> held;
+  HandleArg(const Handle* p) : held(p ? Ref<Handle>::reclaim_copy(const_cast<Handle*>(p)) : Ref<Handle>()) {}
+};
+
+template <>
+struct Arg<aclTensor*> : HandleArg<aclTensor> {
+  using HandleArg::HandleArg;
+  at::Tensor& get() {
+    static auto* none = new at::Tensor;
+    return held ? held->tensor : *none;
+  }
+};
+template <>
+struct Arg<aclScalar*> : HandleArg<aclScalar> {
+  using HandleArg::HandleArg;
+  at::Scalar& get() {
+    TORCH_CHECK(held, "a scalar argument is missing");
+    return held->value;
+  }
+};
+template <>
+struct Arg<aclIntArray*> : HandleArg<aclIntArray> {
+  using HandleArg::HandleArg;
+  at::IntArrayRef get() { return held ? at::IntArrayRef(held->values) : at::IntArrayRef(); }
+};
+template <>
+struct Arg<aclBoolArray*> : HandleArg<aclBoolArray> {
+  using HandleArg::HandleArg;
+  at::ArrayRef<bool> get() { return held ? at::ArrayRef<bool>(held->values) : at::ArrayRef<bool>(); }
+};
+template <>
+struct Arg<aclTensorList*> : HandleArg<aclTensorList> {
+  using HandleArg::HandleArg;
+  std::vector<at::Tensor>& get() {
+    TORCH_CHECK(held, "a tensor list is missing");
+    return held->tensors;
+  }
+};
+template <>
+struct Arg<aclScalarList*> : HandleArg<aclScalarList> {
+  using HandleArg::HandleArg;
+  std::vector<at::Scalar>& get() {
+    TORCH_CHECK(held, "a scalar list is missing");
+    return held->values;
+  }
+};
+template <>
+struct Arg<aclDataType> {
+  int value;
+  at::ScalarType get() { return scalar_type(value); }
+};
+template <>
+struct Arg<const char*> {
+  std::string value;
+  Arg(const char* p) : value(p ? p : "") {}
+  const std::string& get() { return value; }
+};
+
+// An output that a kernel reshaped is not where the caller will look.
+void check_sizes(const char* name, const aclTensor& handle);
+
+template <class A>
+void check_sizes(const char*, A&) {}
+inline void check_sizes(const char* name, Arg<aclTensor*>& arg) {
+  if (arg.held) {
+    check_sizes(name, *arg.held);
+  }
+}
+inline void check_sizes(const char* name, Arg<aclTensorList*>& arg) {
+  if (arg.held) {
+    for (const auto& item : arg.held->items) {
+      if (item) {
+        check_sizes(name, *item);
+      }
+    }
+  }
+}
+
+template <class Body, class... A>
+struct Operator final : aclOpExecutor {
+  Operator(const char* name, Body* body, A... args) : aclOpExecutor(name), body(body), args(Arg<A>{args}...) {}
+  void run() override {
+    std::apply([&](auto&... arg) { body(arg.get()...); }, args);
+    if (!checked) {
+      std::apply([&](auto&... arg) { (check_sizes(name, arg), ...); }, args);
+      checked = true; // sizes don't change between replays
+    }
+  }
+  Body* body;
+  std::tuple<Arg<A>...> args;
+  bool checked = false;
+};
+
+template <class Body, class... A>
+int plan(const char* name, uint64_t* workspace, aclOpExecutor** executor, Body* body, A... args) {
+  *workspace = 0;
+  *executor = new Operator<Body, A...>(name, body, args...);
+  return ACL_SUCCESS;
+}
+
+} // namespace sim
+
+// FOR_EACH(f, a, b, …) is f(a), f(b), …; up to 64 of them.
+#define SIM_PARENS ()
+#define SIM_EXPAND(...) SIM_EXPAND_3(SIM_EXPAND_3(SIM_EXPAND_3(SIM_EXPAND_3(__VA_ARGS__))))
+#define SIM_EXPAND_3(...) SIM_EXPAND_2(SIM_EXPAND_2(SIM_EXPAND_2(SIM_EXPAND_2(__VA_ARGS__))))
+#define SIM_EXPAND_2(...) SIM_EXPAND_1(SIM_EXPAND_1(SIM_EXPAND_1(SIM_EXPAND_1(__VA_ARGS__))))
+#define SIM_EXPAND_1(...) __VA_ARGS__
+#define SIM_FOR_EACH(f, ...) __VA_OPT__(SIM_EXPAND(SIM_STEP(f, __VA_ARGS__)))
+#define SIM_STEP(f, a, ...) f(a) __VA_OPT__(, SIM_AGAIN SIM_PARENS(f, __VA_ARGS__))
+#define SIM_AGAIN() SIM_STEP
+
+// A parameter `kind(name)` as it is declared in the C interface, in the body, and passed on.
+#define SIM_C(parameter) SIM_C_##parameter
+#define SIM_C_tensor(x) aclTensor* x
+#define SIM_C_tensors(x) aclTensorList* x
+#define SIM_C_scalar(x) aclScalar* x
+#define SIM_C_scalars(x) aclScalarList* x
+#define SIM_C_ints(x) aclIntArray* x
+#define SIM_C_bools(x) aclBoolArray* x
+#define SIM_C_int64(x) int64_t x
+#define SIM_C_int32(x) int32_t x
+#define SIM_C_int8(x) int8_t x
+#define SIM_C_real(x) double x
+#define SIM_C_single(x) float x
+#define SIM_C_flag(x) bool x
+#define SIM_C_dtype(x) aclDataType x
+#define SIM_C_text(x) const char* x
+#define SIM_BODY(parameter) SIM_BODY_##parameter
+#define SIM_BODY_tensor(x) [[maybe_unused]] at::Tensor& x
+#define SIM_BODY_tensors(x) [[maybe_unused]] std::vector<at::Tensor>& x
+#define SIM_BODY_scalar(x) [[maybe_unused]] at::Scalar& x
+#define SIM_BODY_scalars(x) [[maybe_unused]] std::vector<at::Scalar>& x
+#define SIM_BODY_ints(x) [[maybe_unused]] at::IntArrayRef x
+#define SIM_BODY_bools(x) [[maybe_unused]] at::ArrayRef<bool> x
+#define SIM_BODY_int64(x) [[maybe_unused]] int64_t x
+#define SIM_BODY_int32(x) [[maybe_unused]] int32_t x
+#define SIM_BODY_int8(x) [[maybe_unused]] int8_t x
+#define SIM_BODY_real(x) [[maybe_unused]] double x
+#define SIM_BODY_single(x) [[maybe_unused]] float x
+#define SIM_BODY_flag(x) [[maybe_unused]] bool x
+#define SIM_BODY_dtype(x) [[maybe_unused]] at::ScalarType x
+#define SIM_BODY_text(x) [[maybe_unused]] const std::string& x
+#define SIM_NAME(parameter) SIM_NAME_##parameter
+#define SIM_NAME_tensor(x) x
+#define SIM_NAME_tensors(x) x
+#define SIM_NAME_scalar(x) x
+#define SIM_NAME_scalars(x) x
+#define SIM_NAME_ints(x) x
+#define SIM_NAME_bools(x) x
+#define SIM_NAME_int64(x) x
+#define SIM_NAME_int32(x) x
+#define SIM_NAME_int8(x) x
+#define SIM_NAME_real(x) x
+#define SIM_NAME_single(x) x
+#define SIM_NAME_flag(x) x
+#define SIM_NAME_dtype(x) x
+#define SIM_NAME_text(x) x
+
+#define ACLNN(op, ...)                                                                                        \
+  static void body_of_##op(SIM_FOR_EACH(SIM_BODY, __VA_ARGS__));                                              \
+  SIM_API int aclnn##op##GetWorkspaceSize(                                                                    \
+      SIM_FOR_EACH(SIM_C, __VA_ARGS__), uint64_t* workspace, aclOpExecutor** executor) {                      \
+    return sim::plan("aclnn" #op, workspace, executor, body_of_##op, SIM_FOR_EACH(SIM_NAME, __VA_ARGS__));    \
+  }                                                                                                           \
+  SIM_API int aclnn##op(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {                       \
+    return sim::launch(stream, sim::TaskPtr(executor));                                                       \
+  }                                                                                                           \
+  static void body_of_##op(SIM_FOR_EACH(SIM_BODY, __VA_ARGS__))

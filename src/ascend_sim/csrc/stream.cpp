@@ -1,0 +1,299 @@
+#include "stream.h"
+#include "device.h"
+#include "graph.h"
+#include "trace.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <algorithm>
+#include <chrono>
+
+namespace sim {
+
+namespace {
+
+struct Streams {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<Stream>> all;
+  int next_id = 0;
+};
+Streams& streams() {
+  static auto* s = new Streams; // never destroyed: device threads may outlive main()
+  return *s;
+}
+
+} // namespace
+
+void run_task(Task& task, int stream, double enqueued) {
+  if (!tracing.load(std::memory_order_relaxed) || !task.is_kernel()) {
+    task.run();
+    return;
+  }
+  Span span{task.name, stream, enqueued, now(), 0};
+  task.run();
+  span.ended = now();
+  add_span(span);
+}
+
+Stream::~Stream() {
+  stop();
+}
+
+void Stream::stop() {
+  std::vector<TaskPtr> dropped; // destroyed after the lock: a task may hold what has a lock of its own
+  {
+    std::lock_guard lock(mutex_);
+    done_ += queue_.size();
+    dropped.swap(queue_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) {
+    thread_.join();
+  }
+}
+
+// The thread starts with the first task: torch_npu makes pools of streams that are never used.
+void Stream::start() {
+  const int host_threads = at::get_num_threads();
+  std::atomic<bool> ready{false};
+  thread_ = std::thread([&] {
+    at::set_num_threads(device_threads());
+    ready.store(true, std::memory_order_release);
+    // Straight to the CPU kernels: nobody differentiates through a device thread.
+    at::AutoDispatchBelowADInplaceOrView no_autograd;
+    loop();
+  });
+  spin([&] { return ready.load(std::memory_order_acquire); });
+  while (!ready.load(std::memory_order_acquire)) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  // set_num_threads also sets the number that new threads of the process begin with. That one is the host's.
+  at::set_num_threads(host_threads);
+}
+
+void Stream::enqueue(TaskPtr task) {
+  if (tracing.load(std::memory_order_relaxed)) {
+    task->enqueued = now();
+  }
+  {
+    std::lock_guard lock(mutex_);
+    if (stop_) {
+      return;
+    }
+    if (!thread_.joinable()) {
+      start();
+    }
+    queue_.push_back(std::move(task));
+    enqueued_.fetch_add(1, std::memory_order_release);
+  }
+  if (sleeping_.load(std::memory_order_acquire)) {
+    wake_.notify_one();
+  }
+}
+
+void Stream::loop() {
+  std::vector<TaskPtr> batch;
+  for (;;) {
+    spin([&] { return !idle(); });
+    {
+      std::unique_lock lock(mutex_);
+      if (queue_.empty() && !stop_) {
+        sleeping_.store(true, std::memory_order_release);
+        wake_.wait(lock, [&] { return !queue_.empty() || stop_; });
+        sleeping_.store(false, std::memory_order_release);
+      }
+      if (queue_.empty()) {
+        return;
+      }
+      batch.swap(queue_);
+    }
+    for (auto& task : batch) {
+      if (!stopping) {
+        run(*task);
+      }
+      task.reset(); // before it counts as done: what it holds is free when a synchronise returns
+      done_.fetch_add(1, std::memory_order_release);
+    }
+    batch.clear();
+    if (idle()) {
+      std::lock_guard lock(mutex_);
+      finished_.notify_all();
+    }
+  }
+}
+
+void Stream::run(Task& task) {
+  try {
+    run_task(task, id, task.enqueued);
+  } catch (const std::exception& e) {
+    std::lock_guard lock(mutex_);
+    if (error_.empty()) {
+      error_ = std::string(task.name) + ": " + e.what();
+    }
+  }
+}
+
+aclError Stream::synchronize(int timeout_ms) {
+  if (forked()) {
+    return fail_forked();
+  }
+  const uint64_t target = enqueued_.load(std::memory_order_acquire);
+  auto done = [&] { return done_.load(std::memory_order_acquire) >= target; };
+  if (!spin(done)) {
+    std::unique_lock lock(mutex_);
+    // The device thread notifies when it runs dry; others may keep it busy, so look again now and then.
+    const double until = timeout_ms < 0 ? 0 : now() + timeout_ms * 1e-3;
+    while (!done()) {
+      finished_.wait_for(lock, std::chrono::milliseconds(2));
+      if (until > 0 && now() > until) {
+        return fail(ACL_ERROR_RT_STREAM_SYNC_TIMEOUT, "stream " + std::to_string(id) + " did not finish in time");
+      }
+    }
+  }
+  std::lock_guard lock(mutex_);
+  if (!error_.empty()) {
+    std::string text;
+    text.swap(error_);
+    return fail(ACL_ERROR_RT_AICORE_EXCEPTION, text);
+  }
+  return ACL_SUCCESS;
+}
+
+std::shared_ptr<Stream> make_stream() {
+  auto& s = streams();
+  std::lock_guard lock(s.mutex);
+  return s.all.emplace_back(std::make_shared<Stream>(s.next_id++));
+}
+
+void destroy_stream(Stream* stream, bool drop_work) {
+  if (!drop_work) {
+    stream->synchronize(-1);
+  }
+  std::shared_ptr<Stream> last; // destroyed after the lock: that joins the thread
+  auto& s = streams();
+  std::lock_guard lock(s.mutex);
+  auto it = std::find_if(s.all.begin(), s.all.end(), [&](auto& other) { return other.get() == stream; });
+  if (it != s.all.end()) {
+    last = std::move(*it);
+    s.all.erase(it);
+  }
+}
+
+Stream* stream_of(aclrtStream handle) {
+  static auto* implicit = new std::shared_ptr<Stream>(make_stream());
+  return handle ? static_cast<Stream*>(handle) : implicit->get();
+}
+
+aclError launch(aclrtStream handle, TaskPtr task) {
+  if (forked()) {
+    return fail_forked();
+  }
+  Stream* stream = stream_of(handle);
+  if (stream->graph.load(std::memory_order_acquire)) {
+    std::lock_guard lock(capture_mutex());
+    if (Graph* graph = stream->graph.load()) {
+      graph->add(stream->lane, std::move(task));
+      return ACL_SUCCESS;
+    }
+  }
+  stream->enqueue(std::move(task));
+  return ACL_SUCCESS;
+}
+
+static std::vector<std::shared_ptr<Stream>> all_streams() {
+  auto& s = streams();
+  std::lock_guard lock(s.mutex);
+  return s.all;
+}
+
+aclError synchronize_device(int timeout_ms) {
+  aclError first = ACL_SUCCESS;
+  for (const auto& stream : all_streams()) {
+    const aclError error = stream->synchronize(timeout_ms);
+    first = first ? first : error;
+  }
+  return first;
+}
+
+void stop_streams() {
+  stopping = true;
+  for (const auto& stream : all_streams()) {
+    stream->stop();
+  }
+}
+
+} // namespace sim
+
+using sim::fail;
+using sim::Stream;
+using sim::stream_of;
+
+SIM_API aclError aclrtCreateStream(aclrtStream* stream) {
+  *stream = sim::make_stream().get();
+  return ACL_SUCCESS;
+}
+SIM_API aclError aclrtCreateStreamWithConfig(aclrtStream* stream, uint32_t, uint32_t) {
+  return aclrtCreateStream(stream);
+}
+SIM_API aclError aclrtDestroyStream(aclrtStream stream) {
+  sim::destroy_stream(stream_of(stream), false);
+  return ACL_SUCCESS;
+}
+SIM_API aclError aclrtDestroyStreamForce(aclrtStream stream) {
+  sim::destroy_stream(stream_of(stream), true);
+  return ACL_SUCCESS;
+}
+
+// A synchronise or a query of a capturing stream is refused. It does not invalidate the capture: torch_npu's
+// own test (test_aclgraph_rng_state.py) ends such a capture with success.
+static aclError refuse_captured(Stream* stream) {
+  if (!stream->graph.load(std::memory_order_acquire)) {
+    return ACL_SUCCESS;
+  }
+  return fail(
+      ACL_ERROR_RT_STREAM_CAPTURED,
+      "the stream is being captured: its work is recorded, not run, so it can't be waited for");
+}
+
+SIM_API aclError aclrtSynchronizeStreamWithTimeout(aclrtStream handle, int32_t timeout_ms) {
+  Stream* stream = stream_of(handle);
+  const aclError refused = refuse_captured(stream);
+  return refused ? refused : stream->synchronize(timeout_ms);
+}
+SIM_API aclError aclrtSynchronizeStream(aclrtStream handle) {
+  return aclrtSynchronizeStreamWithTimeout(handle, -1);
+}
+SIM_API aclError aclrtStreamQuery(aclrtStream handle, aclrtStreamStatus* status) {
+  Stream* stream = stream_of(handle);
+  const aclError refused = refuse_captured(stream);
+  *status = stream->idle() ? ACL_STREAM_STATUS_COMPLETE : ACL_STREAM_STATUS_NOT_READY;
+  return refused;
+}
+SIM_API aclError aclrtStreamGetId(aclrtStream handle, int32_t* id) {
+  *id = stream_of(handle)->id;
+  return ACL_SUCCESS;
+}
+
+SIM_API aclError aclrtSynchronizeDeviceWithTimeout(int32_t timeout_ms) {
+  const aclError refused = sim::check_unsafe_call("aclrtSynchronizeDevice");
+  return refused ? refused : sim::synchronize_device(timeout_ms);
+}
+SIM_API aclError aclrtSynchronizeDevice() {
+  return aclrtSynchronizeDeviceWithTimeout(-1);
+}
+
+SIM_API aclError aclrtLaunchHostFunc(aclrtStream stream, aclrtHostFunc function, void* argument) {
+  return sim::launch(stream, sim::make_marker("aclrtLaunchHostFunc", [=] { function(argument); }));
+}
+
+// Settings of how a real stream fails or reports; this one has no such modes.
+SIM_API aclError aclrtSetStreamFailureMode(aclrtStream, uint64_t) {
+  return ACL_SUCCESS;
+}
+SIM_API aclError aclrtSetStreamOverflowSwitch(aclrtStream, uint32_t) {
+  return ACL_SUCCESS;
+}
+SIM_API aclError aclrtSetStreamAttribute(aclrtStream, aclrtStreamAttr, aclrtStreamAttrValue*) {
+  return ACL_SUCCESS;
+}

@@ -1,0 +1,64 @@
+// A stream is a queue and the device thread that empties it.
+#pragma once
+
+#include "common.h"
+#include "task.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace sim {
+
+class Graph;
+
+class Stream {
+ public:
+  explicit Stream(int id) : id(id) {}
+  ~Stream();
+
+  // Put a task at the end of the queue. While the stream captures, callers go through launch() below.
+  void enqueue(TaskPtr task);
+  // Wait until all that was enqueued has run. Returns and clears the first error since the last wait.
+  aclError synchronize(int timeout_ms);
+  bool idle() const { return done_.load(std::memory_order_acquire) == enqueued_.load(std::memory_order_acquire); }
+  // Forget what has not started, finish what has, and end the thread.
+  void stop();
+
+  const int id;
+  // The graph that this stream records into, or null; and which lane of it. Guarded by capture_mutex().
+  std::atomic<Graph*> graph{nullptr};
+  int lane = 0;
+
+ private:
+  void start();
+  void loop();
+  void run(Task& task);
+
+  std::mutex mutex_;
+  std::condition_variable wake_, finished_;
+  std::vector<TaskPtr> queue_;
+  std::atomic<uint64_t> enqueued_{0}, done_{0};
+  std::atomic<bool> sleeping_{false};
+  bool stop_ = false;
+  std::string error_; // the first one since the last synchronize
+  std::thread thread_;
+};
+
+// The stream behind a handle. A null handle is the device's implicit default stream.
+Stream* stream_of(aclrtStream handle);
+
+// A stream lives until it is destroyed and nobody uses it any more.
+std::shared_ptr<Stream> make_stream();
+void destroy_stream(Stream* stream, bool drop_work);
+
+// Launch on a stream: into the graph while it captures, else into the queue.
+aclError launch(aclrtStream stream, TaskPtr task);
+
+// Wait for every stream of the device.
+aclError synchronize_device(int timeout_ms);
+
+} // namespace sim

@@ -1,0 +1,45 @@
+// The handles that operators take. They are ours to define: a tensor is an at::Tensor over device memory.
+#pragma once
+
+#include "common.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+#include <c10/util/intrusive_ptr.h>
+#include <string>
+#include <vector>
+
+namespace sim {
+
+// A handle is destroyed right after the launch; the task that uses it holds it until it has run.
+template <class T>
+using Ref = c10::intrusive_ptr<T>;
+
+at::ScalarType scalar_type(int acl_type); // throws for a type that no CPU kernel knows
+
+} // namespace sim
+
+struct aclTensor : c10::intrusive_ptr_target {
+  at::Tensor tensor;
+  // What the caller made room for. A kernel that reshapes an output would write something else than was asked.
+  c10::SmallVector<int64_t, 5> sizes;
+};
+struct aclScalar : c10::intrusive_ptr_target {
+  at::Scalar value;
+};
+struct aclIntArray : c10::intrusive_ptr_target {
+  std::vector<int64_t> values;
+};
+struct aclFloatArray : c10::intrusive_ptr_target {
+  std::vector<double> values;
+};
+struct aclBoolArray : c10::intrusive_ptr_target {
+  c10::SmallVector<bool, 8> values;
+};
+struct aclTensorList : c10::intrusive_ptr_target {
+  std::vector<sim::Ref<aclTensor>> items;
+  std::vector<at::Tensor> tensors;
+};
+struct aclScalarList : c10::intrusive_ptr_target {
+  std::vector<at::Scalar> values;
+};
