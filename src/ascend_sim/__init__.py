@@ -12,7 +12,7 @@ from typing import Iterator, NamedTuple
 
 from .build import LIBRARY, LoadError, library
 
-__all__ = ["Device", "LoadError", "Span", "load", "trace"]
+__all__ = ["Device", "LoadError", "Span", "load", "operators", "trace"]
 
 
 class Device(NamedTuple):
@@ -72,7 +72,15 @@ def _load_simulated() -> Device:
     except OSError as e:
         raise LoadError(f"the compiled device in {folder} does not load ({e}): delete that folder and try again") from None
     _library.ascend_sim_spans.restype = ctypes.c_size_t
+    _library.ascend_sim_operators.restype = ctypes.c_char_p
     return Device("simulated", "no CANN on this machine, so operators run on PyTorch's CPU kernels")
+
+
+def operators() -> list[str]:
+    """The aclnn operators that the simulated device has. Raises LoadError where nothing is simulated."""
+    if _library is None:
+        raise LoadError("no simulated device is loaded")
+    return sorted(_library.ascend_sim_operators().decode().split())
 
 
 class _CSpan(ctypes.Structure):

@@ -103,6 +103,7 @@ class Build:
             shutil.rmtree(self.folder, ignore_errors=True)
             os.rename(work, self.folder)
             os.mkdir(work)  # for TemporaryDirectory to remove
+        shutil.rmtree(objects / "precompiled", ignore_errors=True)
         for stale in set(objects.iterdir()) - set(self.objects.values()):
             stale.unlink()
         _progress(f"compiled the simulated device in {time.monotonic() - started:.0f} s\n")
@@ -120,6 +121,14 @@ class Build:
 
         todo = [(s, o) for s, o in self.objects.items() if not o.exists()]
         todo.sort(key=lambda pair: -pair[0].stat().st_size)  # the longest first
+        if len([s for s, _ in todo if s.parent.name == "ops"]) > 2:
+            # Most of the time goes into PyTorch's headers: read them once for all operators. g++ finds the
+            # precompiled op.h in the first folder on its path; another compiler passes over it.
+            _progress("compiling the simulated device, once for this machine: headers")
+            precompiled = self.folder.parent / "objects" / "precompiled"
+            precompiled.mkdir(exist_ok=True)
+            _run([compiler, *flags, "-x", "c++-header", SOURCES / "op.h", "-o", precompiled / "op.h.gch"])
+            flags.insert(0, f"-I{precompiled}")
         # As many as there are cores to use, but a compiler takes a GB.
         with ThreadPoolExecutor(max(1, min(8, len(os.sched_getaffinity(0))))) as pool:
             jobs = [pool.submit(compile_one, *pair) for pair in todo]

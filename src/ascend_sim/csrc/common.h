@@ -19,6 +19,9 @@ namespace sim {
 // Keep `text` for aclGetRecentErrMsg, which torch_npu appends to its own error, and return `code`.
 aclError fail(aclError code, const std::string& text);
 
+// What an exception says, without PyTorch's C++ stack.
+std::string describe(const std::exception& e);
+
 // Seconds on the clock of time.perf_counter(), so that host and device times share an axis.
 double now();
 

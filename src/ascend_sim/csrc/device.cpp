@@ -3,6 +3,7 @@
 #include "common.h"
 
 #include <atomic>
+#include <c10/util/Exception.h>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -38,6 +39,11 @@ constexpr const char* soc_name = "Ascend910B2";
 aclError fail(aclError code, const std::string& text) {
   recent_error = "[ascend_sim] " + text;
   return code;
+}
+
+std::string describe(const std::exception& e) {
+  const auto* error = dynamic_cast<const c10::Error*>(&e);
+  return error ? error->what_without_backtrace() : e.what();
 }
 
 double now() {

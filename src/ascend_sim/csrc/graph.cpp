@@ -134,7 +134,7 @@ void Graph::run_lane(Lane& lane, int stream, double enqueued) {
         } catch (const std::exception& e) {
           std::lock_guard lock(mutex_);
           if (error_.empty()) {
-            error_ = std::string(node.task->name) + " in a replay: " + e.what();
+            error_ = std::string(node.task->name) + " in a replay: " + describe(e);
           }
         }
         break;

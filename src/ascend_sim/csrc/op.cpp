@@ -1,6 +1,17 @@
 #include "op.h"
 
+#include <algorithm>
+
 namespace sim {
+
+static std::string& all_names() {
+  static auto* names = new std::string;
+  return *names;
+}
+
+Listed::Listed(const char* name) {
+  all_names().append(name).append("\n");
+}
 
 void check_sizes(const char* name, const aclTensor& handle) {
   TORCH_CHECK(
@@ -8,4 +19,30 @@ void check_sizes(const char* name, const aclTensor& handle) {
       name, ": the caller made room for ", at::IntArrayRef(handle.sizes), ", the kernel wrote ", handle.tensor.sizes());
 }
 
+void resize_output(aclTensor& out, const at::Tensor& result) {
+  TORCH_CHECK(result.numel() <= out.tensor.numel(), "an output is too small for ", result.sizes());
+  at::DimVector strides(result.dim());
+  int64_t stride = 1;
+  for (int64_t d = result.dim() - 1; d >= 0; --d) {
+    strides[d] = stride;
+    stride *= std::max<int64_t>(result.size(d), 1);
+  }
+  out.tensor = out.tensor.as_strided(result.sizes(), strides);
+  out.tensor.copy_(result);
+}
+
 } // namespace sim
+
+// The caller reads this after it has waited for the operator, and deletes the array.
+SIM_API int aclGetViewShape(const aclTensor* handle, int64_t** sizes, uint64_t* dims) {
+  const auto found = handle->tensor.sizes();
+  *dims = found.size();
+  *sizes = new int64_t[found.size()];
+  std::copy(found.begin(), found.end(), *sizes);
+  return ACL_SUCCESS;
+}
+
+// One name a line.
+SIM_API const char* ascend_sim_operators() {
+  return sim::all_names().c_str();
+}

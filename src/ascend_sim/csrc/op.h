@@ -13,12 +13,14 @@
 //   ints     at::IntArrayRef, empty where the caller passed none      bools    at::ArrayRef<bool>
 //   int64 int32 int8  the integer                                     real single   double, float
 //   flag     bool        dtype   at::ScalarType                       text     const std::string&
+//   sized    aclTensor&, an output whose size depends on the data: resize_output() says which it is
 #pragma once
 
 #include "stream.h"
 #include "task.h"
 #include "tensor.h"
 
+#include <ATen/Functions.h>
 #include <tuple>
 
 struct aclOpExecutor : sim::Task {
@@ -48,6 +50,21 @@ struct Arg<aclTensor*> : HandleArg<aclTensor> {
     return held ? held->tensor : *none;
   }
 };
+// An output that the caller made large enough for the worst case, and whose true size it asks for afterwards.
+struct Sized {
+  aclTensor* handle;
+};
+template <>
+struct Arg<Sized> : HandleArg<aclTensor> {
+  Arg(Sized p) : HandleArg(p.handle) {}
+  aclTensor& get() {
+    TORCH_CHECK(held, "an output is missing");
+    return *held;
+  }
+};
+// Write `result`, packed, to the beginning of an output and let the output have its size.
+void resize_output(aclTensor& out, const at::Tensor& result);
+
 template <>
 struct Arg<aclScalar*> : HandleArg<aclScalar> {
   using HandleArg::HandleArg;
@@ -136,6 +153,11 @@ int plan(const char* name, uint64_t* workspace, aclOpExecutor** executor, Body* 
   return ACL_SUCCESS;
 }
 
+// The names of all operators, for whoever asks what is simulated.
+struct Listed {
+  explicit Listed(const char* name);
+};
+
 } // namespace sim
 
 // FOR_EACH(f, a, b, …) is f(a), f(b), …; up to 64 of them.
@@ -151,6 +173,7 @@ int plan(const char* name, uint64_t* workspace, aclOpExecutor** executor, Body* 
 // A parameter `kind(name)` as it is declared in the C interface, in the body, and passed on.
 #define SIM_C(parameter) SIM_C_##parameter
 #define SIM_C_tensor(x) aclTensor* x
+#define SIM_C_sized(x) aclTensor* x
 #define SIM_C_tensors(x) aclTensorList* x
 #define SIM_C_scalar(x) aclScalar* x
 #define SIM_C_scalars(x) aclScalarList* x
@@ -166,6 +189,7 @@ int plan(const char* name, uint64_t* workspace, aclOpExecutor** executor, Body* 
 #define SIM_C_text(x) const char* x
 #define SIM_BODY(parameter) SIM_BODY_##parameter
 #define SIM_BODY_tensor(x) [[maybe_unused]] at::Tensor& x
+#define SIM_BODY_sized(x) [[maybe_unused]] aclTensor& x
 #define SIM_BODY_tensors(x) [[maybe_unused]] std::vector<at::Tensor>& x
 #define SIM_BODY_scalar(x) [[maybe_unused]] at::Scalar& x
 #define SIM_BODY_scalars(x) [[maybe_unused]] std::vector<at::Scalar>& x
@@ -181,6 +205,7 @@ int plan(const char* name, uint64_t* workspace, aclOpExecutor** executor, Body* 
 #define SIM_BODY_text(x) [[maybe_unused]] const std::string& x
 #define SIM_NAME(parameter) SIM_NAME_##parameter
 #define SIM_NAME_tensor(x) x
+#define SIM_NAME_sized(x) sim::Sized{x}
 #define SIM_NAME_tensors(x) x
 #define SIM_NAME_scalar(x) x
 #define SIM_NAME_scalars(x) x
@@ -197,6 +222,7 @@ int plan(const char* name, uint64_t* workspace, aclOpExecutor** executor, Body* 
 
 #define ACLNN(op, ...)                                                                                        \
   static void body_of_##op(SIM_FOR_EACH(SIM_BODY, __VA_ARGS__));                                              \
+  static const sim::Listed listed_##op("aclnn" #op);                                                          \
   SIM_API int aclnn##op##GetWorkspaceSize(                                                                    \
       SIM_FOR_EACH(SIM_C, __VA_ARGS__), uint64_t* workspace, aclOpExecutor** executor) {                      \
     return sim::plan("aclnn" #op, workspace, executor, body_of_##op, SIM_FOR_EACH(SIM_NAME, __VA_ARGS__));    \

@@ -129,7 +129,7 @@ void Stream::run(Task& task) {
   } catch (const std::exception& e) {
     std::lock_guard lock(mutex_);
     if (error_.empty()) {
-      error_ = std::string(task.name) + ": " + e.what();
+      error_ = std::string(task.name) + ": " + describe(e);
     }
   }
 }

@@ -88,7 +88,7 @@ auto guarded(F make) -> decltype(make().release()) {
   try {
     return make().release();
   } catch (const std::exception& e) {
-    fail(ACL_ERROR_INVALID_PARAM, e.what());
+    fail(ACL_ERROR_INVALID_PARAM, describe(e));
     return nullptr;
   }
 }

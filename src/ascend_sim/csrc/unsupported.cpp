@@ -87,6 +87,9 @@ SIM_API int aclopCompileAndExecute(const char* op, ...) {
   return sim::fail(ACL_ERROR_OP_NOT_FOUND, std::string("operator ") + op + " is not simulated");
 }
 
+// Determinism of communication between devices, of which there is one.
+NOTHING_TO_DO(HcclSetConfig)
+
 // The profiler of CANN.
 NOTHING_TO_DO(MsprofRegisterCallback)
 NOTHING_TO_DO(MsprofReportApi)

@@ -1,0 +1,69 @@
+"""``python -m ascend_sim``: what is simulated and what is not. ``python -m ascend_sim ops``: the operators, judged."""
+
+import argparse
+import re
+import sys
+
+from . import LoadError, load, operators
+from .build import SOURCES, cache_folder
+
+SIMULATED = """
+Simulated, with the behaviour and the error codes of CANN:
+  device     one card, number 0, that presents itself as an Ascend910B2 with CANN 9.0.1 (torch_npu wants a known name)
+  memory     a limit (ASCEND_SIM_MEMORY, GiB), accounting, out of memory; pinned host memory; copies, memset
+  streams    a queue and a thread each; synchronise, query, host functions
+  events     record, wait across streams, query, elapsed time, external events
+  graphs     capture in the modes global, thread_local and relaxed, fork and join by events, replay with the recorded
+             parallelism, several graphs in a pool, reset, destroy, JSON dump
+  operators  {count}, each computed by PyTorch's CPU kernel, bit for bit the same, on {threads} thread(s)
+             (ASCEND_SIM_THREADS); random numbers by Philox from torch_npu's seed and offset, so they repeat,
+             but they are not the numbers that an Ascend draws
+
+Not simulated (calling it fails and says so):
+  operators  every other one: torch_npu raises and names it
+  speed      kernels take the time that this CPU takes. Ratios of launch cost to kernel time are real here;
+             times are not those of an Ascend
+  C functions  {unsupported}
+
+Where public sources give different codes for one cause, this device answers:
+  synchronise a captured stream        107027, and the capture goes on. torch_npu's test_aclgraph_rng_state.py says
+                                       that it does not invalidate the capture; a CANN FAQ shows 107041
+  synchronise the device, or a copy    107030 in mode global, from any thread
+  wait for an event from outside       107024
+  replay inside a capture              107027
+  destroy a graph that runs            107037, and it goes when it has finished
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m ascend_sim", description=__doc__)
+    parser.add_argument("what", nargs="?", choices=["ops"], help="judge the operators with PyTorch's OpInfo database")
+    parser.add_argument("--json", action="store_true", help="with ops: print an object with right, missing and wrong")
+    options = parser.parse_args()
+    try:
+        device = load()
+    except LoadError as e:
+        print(f"ascend_sim: {e}", file=sys.stderr)
+        return 1
+    if options.what == "ops":
+        from .opinfo import report
+
+        return report(json=options.json)
+    print(f"Device: {device.kind}: {device.why}")
+    if device.kind == "simulated":
+        import os
+
+        unsupported = re.findall(r"^UNSUPPORTED\((\w+)\)", (SOURCES / "unsupported.cpp").read_text(), re.M)
+        print(f"Compiled device: {cache_folder()}")
+        print(
+            SIMULATED.format(
+                count=len(operators()),
+                threads=os.environ.get("ASCEND_SIM_THREADS", "1"),
+                unsupported=("\n" + " " * 13).join(unsupported),
+            ).rstrip()
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

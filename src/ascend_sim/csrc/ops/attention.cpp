@@ -1,0 +1,208 @@
+// Fused attention, as F.scaled_dot_product_attention and torch_npu.npu_fusion_attention call it, and rotary
+// position embedding. The kernel is the one that the CPU picks for the same operands, so results are the CPU's.
+#include "op.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <cmath>
+
+namespace {
+
+// Where heads, tokens and channels stand in an operand. Inside they are always batch, head, token, channel.
+at::Tensor heads_first(const at::Tensor& t, const std::string& layout, int64_t head_size) {
+  if (layout == "BNSD") {
+    return t;
+  }
+  if (layout == "BSND") {
+    return t.transpose(1, 2);
+  }
+  if (layout == "BSH") {
+    return t.unflatten(2, {-1, head_size}).transpose(1, 2);
+  }
+  TORCH_CHECK(layout == "SBH", "attention with the layout ", layout, " is not simulated");
+  return t.unflatten(2, {-1, head_size}).permute({1, 2, 0, 3});
+}
+
+int64_t head_size(const at::Tensor& query, int64_t heads) {
+  return query.dim() == 4 ? query.size(-1) : query.size(-1) / heads;
+}
+
+struct Attention {
+  at::Tensor q, k, v;
+  std::optional<at::Tensor> mask; // added to the scores
+  bool causal = false;
+  double scale, keep;
+  at::Tensor dropped; // bool, true where a probability is kept; undefined without dropout
+  bool flash, grouped;
+
+  Attention(
+      at::Tensor q, at::Tensor k, at::Tensor v, const at::Tensor& masked, const at::Tensor& kept_bits, double scale,
+      double keep, int64_t before, int64_t after, int64_t sparse_mode)
+      : q(q), k(k), v(v), scale(scale), keep(keep), grouped(q.size(1) != k.size(1)) {
+    set_mask(masked, before, after, sparse_mode);
+    if (kept_bits.defined() && keep < 1) {
+      const int64_t scores = q.size(0) * q.size(1) * q.size(2) * k.size(2);
+      const auto bit = at::arange(8, at::kByte);
+      dropped = kept_bits.view(-1).view(at::kByte).unsqueeze(1).bitwise_right_shift(bit).bitwise_and(1).flatten();
+      dropped = dropped.narrow(0, 0, scores).to(at::kBool).view({q.size(0), q.size(1), q.size(2), k.size(2)});
+    }
+    flash = !dropped.defined() &&
+        at::_fused_sdp_choice(q, k, v, mask, 0.0, causal, scale, grouped) ==
+            static_cast<int64_t>(sdp::SDPBackend::flash_attention);
+  }
+
+  // The modes of the fused operator: 0 and 1 take a whole mask, 2 to 4 mean a band and a compressed mask.
+  void set_mask(const at::Tensor& masked, int64_t before, int64_t after, int64_t sparse_mode) {
+    const int64_t rows = q.size(2), columns = k.size(2);
+    TORCH_CHECK(sparse_mode >= 0 && sparse_mode <= 4, "attention with sparse_mode ", sparse_mode, " is not simulated");
+    at::Tensor hidden;
+    if (sparse_mode <= 1) {
+      hidden = masked.defined() ? masked.to(at::kBool) : at::Tensor();
+    }
+    causal = sparse_mode == 2 || (sparse_mode == 3 && rows == columns);
+    const bool whole = before >= rows && after >= columns;
+    if (sparse_mode == 3 || sparse_mode == 4 || (sparse_mode == 0 && hidden.defined() && !whole)) {
+      const int64_t shift = sparse_mode >= 3 ? columns - rows : 0;
+      const auto ahead = at::arange(columns).sub(shift).unsqueeze(0) - at::arange(rows).unsqueeze(1);
+      const auto outside = sparse_mode == 3 ? ahead.gt(0) : ahead.gt(after).logical_or(ahead.lt(-before));
+      hidden = hidden.defined() ? hidden.logical_or(outside) : outside;
+    }
+    if (hidden.defined() && !causal) {
+      mask = at::zeros(hidden.sizes(), q.options()).masked_fill_(hidden, -std::numeric_limits<double>::infinity());
+    }
+  }
+
+  at::Tensor scores(const at::Tensor& all_keys) const {
+    const double root = std::sqrt(scale);
+    auto result = at::matmul(q * root, (all_keys * root).transpose(-2, -1));
+    if (causal) {
+      const auto seen = at::ones({q.size(2), k.size(2)}, at::kBool).tril_();
+      result.masked_fill_(seen.logical_not(), -std::numeric_limits<double>::infinity());
+    }
+    return mask ? result.add_(*mask) : result;
+  }
+
+  // The output, and for each row of the scores the logarithm of the sum of its exponentials.
+  std::tuple<at::Tensor, at::Tensor> forward() const {
+    if (flash) {
+      return at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, mask, scale);
+    }
+    const auto sums = scores(repeated(k)).to(at::kFloat).logsumexp(-1);
+    if (dropped.defined()) {
+      return {at::matmul(probabilities() * dropped.to(q.scalar_type()).div(keep), repeated(v)), sums};
+    }
+    return {std::get<0>(at::_scaled_dot_product_attention_math(q, k, v, mask, 0.0, causal, {}, scale, grouped)), sums};
+  }
+
+  std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(
+      const at::Tensor& grad, const at::Tensor& out, const at::Tensor& sums) const {
+    if (flash) {
+      return at::_scaled_dot_product_flash_attention_for_cpu_backward(
+          grad, q, k, v, out, sums, 0.0, causal, mask, scale);
+    }
+    const double root = std::sqrt(scale);
+    const auto all_keys = repeated(k), p = probabilities();
+    const auto factor = dropped.defined() ? dropped.to(q.scalar_type()).div(keep) : at::Tensor();
+    const auto dv = at::matmul((factor.defined() ? p * factor : p).transpose(-2, -1), grad);
+    auto dp = at::matmul(grad, repeated(v).transpose(-2, -1));
+    dp = factor.defined() ? dp * factor : dp;
+    const auto ds = at::_softmax_backward_data(dp, p, -1, p.scalar_type());
+    const auto dq = at::matmul(ds, all_keys * root) * root;
+    const auto dk = at::matmul((q * root).transpose(-2, -1), ds).transpose(-2, -1) * root;
+    return {dq, gathered(dk), gathered(dv)};
+  }
+
+ private:
+  at::Tensor probabilities() const {
+    return std::get<1>(at::_scaled_dot_product_attention_math(q, k, v, mask, 0.0, causal, {}, scale, grouped));
+  }
+  // Several heads of the query may share one of the key and value.
+  at::Tensor repeated(const at::Tensor& t) const {
+    return grouped ? t.repeat_interleave(q.size(1) / t.size(1), 1) : t;
+  }
+  at::Tensor gathered(const at::Tensor& t) const {
+    return grouped ? t.unflatten(1, {k.size(1), -1}).sum(2) : t;
+  }
+};
+
+// The hardware returns the maximum and the sum of exponentials of each row, eight times. The CPU's kernel knows only
+// the logarithm of the sum over all, which says the same together with a sum of one.
+void write_statistics(at::Tensor& maximum, at::Tensor& sum, const at::Tensor& logarithms) {
+  maximum.copy_(logarithms.unsqueeze(-1).expand_as(maximum));
+  sum.fill_(1);
+}
+
+void refuse(const at::Tensor& shift, const at::Tensor& padding, at::IntArrayRef prefix) {
+  TORCH_CHECK(!shift.defined(), "attention with a position shift (pse) is not simulated");
+  TORCH_CHECK(!padding.defined(), "attention with a padding mask is not simulated");
+  TORCH_CHECK(prefix.empty(), "attention with a prefix is not simulated");
+}
+
+} // namespace
+
+ACLNN(
+    FlashAttentionScore, tensor(query), tensor(key), tensor(value), tensor(shift), tensor(kept), tensor(padding),
+    tensor(masked), ints(prefix), real(scale), real(keep), int64(before), int64(after), int64(heads), text(layout),
+    int64(inner_precise), int64(sparse_mode), tensor(maximum), tensor(sum), tensor(softmax), tensor(out)) {
+  refuse(shift, padding, prefix);
+  const auto size = head_size(query, heads);
+  const auto in = [&](const at::Tensor& t) { return heads_first(t, layout, size); };
+  const Attention attention(
+      in(query), in(key), in(value), masked, kept, scale, keep, before, after, sparse_mode);
+  const auto [result, logarithms] = attention.forward();
+  in(out).copy_(result);
+  write_statistics(maximum, sum, logarithms);
+}
+
+ACLNN(
+    FlashAttentionScoreGrad, tensor(query), tensor(key), tensor(value), tensor(grad), tensor(shift), tensor(kept),
+    tensor(padding), tensor(masked), tensor(maximum), tensor(sum), tensor(softmax), tensor(out), ints(prefix),
+    real(scale), real(keep), int64(before), int64(after), int64(heads), text(layout), int64(inner_precise),
+    int64(sparse_mode), tensor(dq), tensor(dk), tensor(dv), tensor(dshift)) {
+  refuse(shift, padding, prefix);
+  const auto size = head_size(query, heads);
+  const auto in = [&](const at::Tensor& t) { return heads_first(t, layout, size); };
+  const Attention attention(
+      in(query), in(key), in(value), masked, kept, scale, keep, before, after, sparse_mode);
+  const auto [q, k, v] = attention.backward(in(grad), in(out), maximum.select(-1, 0).contiguous());
+  in(dq).copy_(q);
+  in(dk).copy_(k);
+  in(dv).copy_(v);
+}
+
+namespace {
+
+// The other half of each pair of channels, with the sign that a rotation by 90 degrees gives it. Pairs are the two
+// halves of the channels (mode 0) or neighbours (mode 1).
+at::Tensor quarter_turn(const at::Tensor& x, int64_t mode, bool back = false) {
+  TORCH_CHECK(mode == 0 || mode == 1, "rotary mode ", mode, " is not simulated");
+  const auto pairs = mode == 0 ? x.unflatten(-1, {2, -1}).transpose(-2, -1) : x.unflatten(-1, {-1, 2});
+  const auto a = pairs.select(-1, 0), b = pairs.select(-1, 1);
+  const auto first = back ? b : b.neg(), second = back ? a.neg() : a;
+  return mode == 0 ? at::cat({first, second}, -1) : at::stack({first, second}, -1).flatten(-2);
+}
+
+void rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, int64_t mode, at::Tensor& out) {
+  at::add_out(out, x * cos, quarter_turn(x, mode) * sin);
+}
+
+} // namespace
+
+ACLNN(RotaryPositionEmbedding, tensor(x), tensor(cos), tensor(sin), int64(mode), tensor(out)) {
+  rotate(x, cos, sin, mode, out);
+}
+ACLNN(
+    RotaryPositionEmbeddingV2, tensor(x), tensor(cos), tensor(sin), int64(mode), tensor(rotation), tensor(out)) {
+  TORCH_CHECK(!rotation.defined(), "rotary embedding with a matrix of its own is not simulated");
+  rotate(x, cos, sin, mode, out);
+}
+ACLNN(
+    RotaryPositionEmbeddingGrad, tensor(grad), tensor(cos), tensor(sin), tensor(x), int64(mode), tensor(dx),
+    tensor(dcos), tensor(dsin)) {
+  at::add_out(dx, grad * cos, quarter_turn(grad * sin, mode, true));
+  if (x.defined()) {
+    dcos.copy_((grad * x).sum_to_size(cos.sizes()));
+    dsin.copy_((grad * quarter_turn(x, mode)).sum_to_size(sin.sizes()));
+  }
+}

@@ -1,0 +1,56 @@
+// Elements that only move: copies, casts, joins and splits, patterns written into a new tensor.
+#include "op.h"
+
+#include <ATen/Functions.h>
+
+ACLNN(InplaceCopy, tensor(self), tensor(src)) { self.copy_(src); }
+ACLNN(Cast, tensor(self), dtype(type), tensor(out)) { out.copy_(self); }
+
+ACLNN(Cat, tensors(inputs), int64(dim), tensor(out)) { at::cat_out(out, inputs, dim); }
+ACLNN(Stack, tensors(inputs), int64(dim), tensor(out)) { at::stack_out(out, inputs, dim); }
+ACLNN(SplitWithSize, tensor(self), ints(sizes), int64(dim), tensors(out)) {
+  at::split_with_sizes_copy_out(out, self, sizes, dim);
+}
+ACLNN(ChunkCat, tensors(inputs), int64(dim), int64(chunks), tensor(out)) {
+  at::_chunk_cat_out(out, inputs, dim, chunks);
+}
+ACLNN(Repeat, tensor(self), ints(repeats), tensor(out)) { at::repeat_out(out, self, repeats); }
+ACLNN(RepeatInterleave, tensor(self), tensor(repeats), int64(size), tensor(out)) {
+  out.copy_(self.repeat_interleave(repeats, std::nullopt, size));
+}
+ACLNN(RepeatInterleaveInt, tensor(self), int64(repeats), int64(size), tensor(out)) {
+  out.copy_(self.repeat_interleave(repeats, std::nullopt, size));
+}
+ACLNN(RepeatInterleaveWithDim, tensor(self), tensor(repeats), int64(dim), int64(size), tensor(out)) {
+  out.copy_(self.repeat_interleave(repeats, dim, size));
+}
+ACLNN(RepeatInterleaveIntWithDim, tensor(self), int64(repeats), int64(dim), int64(size), tensor(out)) {
+  out.copy_(self.repeat_interleave(repeats, dim, size));
+}
+ACLNN(RepeatInterleaveTensor, tensor(repeats), int64(size), tensor(out)) {
+  at::repeat_interleave_out(out, repeats, size);
+}
+ACLNN(Flip, tensor(self), ints(dims), tensor(out)) { at::flip_out(out, self, dims); }
+ACLNN(Roll, tensor(self), ints(shifts), ints(dims), tensor(out)) { at::roll_out(out, self, shifts, dims); }
+ACLNN(ConstantPadNd, tensor(self), ints(pad), scalar(value), tensor(out)) {
+  at::constant_pad_nd_out(out, self, pad, value);
+}
+ACLNN(ChannelShuffle, tensor(self), int64(groups), tensor(out)) { out.copy_(at::channel_shuffle(self, groups)); }
+
+ACLNN(Tril, tensor(self), int64(diagonal), tensor(out)) { at::tril_out(out, self, diagonal); }
+ACLNN(Triu, tensor(self), int64(diagonal), tensor(out)) { at::triu_out(out, self, diagonal); }
+ACLNN(InplaceTril, tensor(self), int64(diagonal)) { self.tril_(diagonal); }
+ACLNN(InplaceTriu, tensor(self), int64(diagonal)) { self.triu_(diagonal); }
+ACLNN(InplaceFillDiagonal, tensor(self), scalar(value), flag(wrap)) { self.fill_diagonal_(value, wrap); }
+
+ACLNN(Arange, scalar(start), scalar(end), scalar(step), tensor(out)) { at::arange_out(out, start, end, step); }
+ACLNN(Range, scalar(start), scalar(end), scalar(step), tensor(out)) { at::range_out(out, start, end, step); }
+ACLNN(Linspace, scalar(start), scalar(end), int64(steps), tensor(out)) { at::linspace_out(out, start, end, steps); }
+ACLNN(LogSpace, scalar(start), scalar(end), int64(steps), real(base), tensor(out)) {
+  at::logspace_out(out, start, end, steps, base);
+}
+ACLNN(Eye, int64(rows), int64(columns), tensor(out)) { at::eye_out(out, rows, columns); }
+ACLNN(OneHot, tensor(self), int64(depth), tensor(on), tensor(off), int64(axis), tensor(out)) {
+  const auto chosen = self.unsqueeze(-1).eq(at::arange(depth, self.options()));
+  out.copy_(at::where(chosen, on, off).movedim(-1, axis));
+}

@@ -1,0 +1,93 @@
+// Many elements to one, or a running total: sums, extremes, moments, scans.
+#include "op.h"
+
+#include <ATen/Functions.h>
+
+ACLNN(ReduceSum, tensor(self), ints(dims), flag(keepdim), dtype(type), tensor(out)) {
+  at::sum_out(out, self, dims, keepdim, type);
+}
+ACLNN(ReduceNansum, tensor(self), ints(dims), flag(keepdim), dtype(type), tensor(out)) {
+  at::nansum_out(out, self, dims, keepdim, type);
+}
+ACLNN(Mean, tensor(self), ints(dims), flag(keepdim), dtype(type), tensor(out)) {
+  at::mean_out(out, self, dims, keepdim, type);
+}
+ACLNN(Prod, tensor(self), dtype(type), tensor(out)) { at::prod_out(out, self, type); }
+ACLNN(ProdDim, tensor(self), int64(dim), flag(keepdim), dtype(type), tensor(out)) {
+  at::prod_out(out, self, dim, keepdim, type);
+}
+ACLNN(Trace, tensor(self), tensor(out)) { at::trace_out(out, self); }
+
+ACLNN(Max, tensor(self), tensor(out)) { at::max_out(out, self); }
+ACLNN(Min, tensor(self), tensor(out)) { at::min_out(out, self); }
+ACLNN(MaxDim, tensor(self), int64(dim), flag(keepdim), tensor(out), tensor(indices)) {
+  at::max_out(out, indices, self, dim, keepdim);
+}
+ACLNN(MinDim, tensor(self), int64(dim), flag(keepdim), tensor(out), tensor(indices)) {
+  at::min_out(out, indices, self, dim, keepdim);
+}
+ACLNN(Amax, tensor(self), ints(dims), flag(keepdim), tensor(out)) { at::amax_out(out, self, dims, keepdim); }
+ACLNN(Amin, tensor(self), ints(dims), flag(keepdim), tensor(out)) { at::amin_out(out, self, dims, keepdim); }
+ACLNN(Aminmax, tensor(self), ints(dims), flag(keepdim), tensor(low), tensor(high)) {
+  at::amin_out(low, self, dims, keepdim);
+  at::amax_out(high, self, dims, keepdim);
+}
+ACLNN(AminmaxAll, tensor(self), tensor(low), tensor(high)) { at::aminmax_out(low, high, self); }
+ACLNN(AminmaxDim, tensor(self), int64(dim), flag(keepdim), tensor(low), tensor(high)) {
+  at::aminmax_out(low, high, self, dim, keepdim);
+}
+ACLNN(ArgMax, tensor(self), int64(dim), flag(keepdim), tensor(out)) { at::argmax_out(out, self, dim, keepdim); }
+ACLNN(ArgMin, tensor(self), int64(dim), flag(keepdim), tensor(out)) { at::argmin_out(out, self, dim, keepdim); }
+ACLNN(Median, tensor(self), tensor(out)) { out.copy_(at::median(self)); }
+ACLNN(NanMedian, tensor(self), tensor(out)) { out.copy_(at::nanmedian(self)); }
+ACLNN(MedianDim, tensor(self), int64(dim), flag(keepdim), tensor(out), tensor(indices)) {
+  at::median_out(out, indices, self, dim, keepdim);
+}
+ACLNN(NanMedianDim, tensor(self), int64(dim), flag(keepdim), tensor(out), tensor(indices)) {
+  at::nanmedian_out(out, indices, self, dim, keepdim);
+}
+
+// No dimension named: all of them.
+ACLNN(All, tensor(self), ints(dims), flag(keepdim), tensor(out)) {
+  dims.empty() ? at::all_out(out, self, at::OptionalIntArrayRef(), keepdim) : at::all_out(out, self, dims, keepdim);
+}
+ACLNN(Any, tensor(self), ints(dims), flag(keepdim), tensor(out)) {
+  dims.empty() ? at::any_out(out, self, at::OptionalIntArrayRef(), keepdim) : at::any_out(out, self, dims, keepdim);
+}
+ACLNN(Equal, tensor(self), tensor(other), tensor(out)) { out.fill_(at::equal(self, other)); }
+
+ACLNN(Std, tensor(self), ints(dims), int64(correction), flag(keepdim), tensor(out)) {
+  at::std_out(out, self, dims, correction, keepdim);
+}
+ACLNN(VarCorrection, tensor(self), ints(dims), int64(correction), flag(keepdim), tensor(out)) {
+  at::var_out(out, self, dims, correction, keepdim);
+}
+ACLNN(VarMean, tensor(self), ints(dims), int64(correction), flag(keepdim), tensor(var), tensor(mean)) {
+  at::var_mean_out(var, mean, self, dims, correction, keepdim);
+}
+ACLNN(StdMeanCorrection, tensor(self), ints(dims), int64(correction), flag(keepdim), tensor(std), tensor(mean)) {
+  at::std_mean_out(std, mean, self, dims, correction, keepdim);
+}
+ACLNN(Norm, tensor(self), scalar(p), ints(dims), flag(keepdim), tensor(out)) {
+  at::norm_out(out, self, p, dims, keepdim);
+}
+ACLNN(LinalgVectorNorm, tensor(self), scalar(ord), ints(dims), flag(keepdim), dtype(type), tensor(out)) {
+  const auto over = dims.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(dims);
+  at::linalg_vector_norm_out(out, self, ord, over, keepdim, type);
+}
+ACLNN(LogSumExp, tensor(self), ints(dims), flag(keepdim), tensor(out)) {
+  at::logsumexp_out(out, self, dims, keepdim);
+}
+ACLNN(Histc, tensor(self), int64(bins), scalar(low), scalar(high), tensor(out)) {
+  at::histc_out(out, self, bins, low, high);
+}
+ACLNN(Bincount, tensor(self), tensor(weights), int64(minlength), tensor(out)) {
+  out.copy_(at::bincount(self, weights.defined() ? std::optional(weights) : std::nullopt, minlength));
+}
+
+ACLNN(Cumsum, tensor(self), int64(dim), dtype(type), tensor(out)) { at::cumsum_out(out, self, dim, type); }
+ACLNN(Cumprod, tensor(self), scalar(dim), dtype(type), tensor(out)) {
+  at::cumprod_out(out, self, dim.toLong(), type);
+}
+ACLNN(Cummax, tensor(self), int64(dim), tensor(out), tensor(indices)) { at::cummax_out(out, indices, self, dim); }
+ACLNN(Cummin, tensor(self), int64(dim), tensor(out), tensor(indices)) { at::cummin_out(out, indices, self, dim); }

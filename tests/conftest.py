@@ -1,0 +1,47 @@
+"""The device is loaded before torch is imported, once for all tests of the process."""
+
+import os
+import re
+import subprocess
+import sys
+
+# What a notebook runs at: an error comes from the line that caused it.
+os.environ.setdefault("TASK_QUEUE_ENABLE", "0")
+
+import ascend_sim  # noqa: E402
+
+ascend_sim.load()
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+import torch_npu  # noqa: E402, F401
+
+torch.set_num_threads(1)  # as the device: the bits of a sum depend on it
+
+
+@pytest.fixture
+def run_python(tmp_path):
+    """Run code in a Python of its own; give back the finished process with its text output."""
+
+    def run(code: str, timeout: float = 60, **environment: str):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True, text=True, timeout=timeout, env={**os.environ, **environment}, cwd=tmp_path,
+        )  # fmt: skip
+        # torch_npu prints this one to stdout; the course quiets it in helpers.activate()
+        done.stdout = done.stdout.replace("Warning: ASCEND_HOME_PATH environment variable is not set.\n", "")
+        return done
+
+    return run
+
+
+@pytest.fixture
+def code_of():
+    """The error codes in the text of the exception that a call raises; fails if it raises none."""
+
+    def codes(call) -> set[int]:
+        with pytest.raises(RuntimeError) as caught:
+            call()
+        return {int(c) for c in re.findall(r"error code is (\d{6})", str(caught.value))}
+
+    return codes
