@@ -1,0 +1,154 @@
+"""``python -m helpers doctor | run MODEL | compare MODEL``. Exit code 0: fine, 1: a check failed, 2: bad usage."""
+
+import argparse
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import ascend_sim
+
+from . import device
+
+MODELS = ("genmol",)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m helpers", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("doctor", help="what is on this machine, one line a fact")
+    for name, text in (("run", "time a model, three runs"), ("compare", "eager x3, replay x3, and are they equal")):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("model", metavar="MODEL", choices=MODELS, help=f"one of: {', '.join(MODELS)}")
+        for option, default in (("--batch", 1), ("--width", 64), ("--tokens", 16), ("--layers", 12)):
+            command.add_argument(option, type=_positive, default=default, metavar="N", help=f"default {default}")
+        command.add_argument("--json", type=Path, metavar="FILE", help="merge the records into this results file")
+        if name == "run":
+            command.add_argument("--use-graph", action="store_true", help="capture the model and time its replay")
+    args = parser.parse_args(argv)
+    if args.command == "doctor":
+        return doctor()
+    if not device.found("torch"):
+        return _fail("torch is not installed: pip install -e '.[npu]' brings the pair that fits together")
+    from .bench import ResultsError
+    from .capture import CaptureError
+    from .models import genmol, sample_inputs
+
+    try:
+        model = genmol(args.width, args.layers)
+        inputs = sample_inputs(model, args.batch, args.tokens)
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        return _time(args, model, inputs)
+    except (device.DeviceError, ascend_sim.LoadError, CaptureError, ResultsError, OSError) as error:
+        return _fail(error)
+
+
+def _time(args, model, inputs) -> int:
+    import torch
+
+    from .bench import add_results, compare, load_results, measure, record
+    from .capture import capture
+
+    if args.json and args.json.exists():
+        load_results(args.json)  # a broken file shows before the work, not after it
+    print(device.activate(verbose=False))
+    shape = {"width": args.width, "layers": args.layers, "tokens": args.tokens}
+    print(f"model       {args.model} {shape}, batch {args.batch}")
+    model = model.to("npu")
+    ok = True
+    with torch.no_grad():
+        if args.command == "compare":
+            result = compare(model, *inputs)
+            print(result)
+            records = result.records(args.model, args.batch, shape)
+            ok = result.lossless
+            if not ok:
+                print("[FAIL] a replay does not give what eager gives")
+        else:
+            if args.use_graph:
+                fn = capture(model, *inputs).graph.replay
+            else:
+                inputs = [x.to("npu") for x in inputs]
+                fn = lambda: model(*inputs)  # noqa: E731
+            result = measure(fn)
+            mode = "graph" if args.use_graph else "eager"
+            print(f"{mode:<12}{result}")
+            records = [record(model=args.model, mode=mode, batch=args.batch, shape=shape, measurement=result)]
+    if args.json:
+        add_results(args.json, records)
+        print(f"wrote       {args.json}")
+    return 0 if ok else 1
+
+
+def doctor() -> int:
+    """Print one line a fact. 1 if something that the course needs is missing."""
+    failed = False
+    for level, text in _facts():
+        print(f"[{level}] {text}", flush=True)
+        failed |= level == "FAIL"
+    return int(failed)
+
+
+def _facts() -> Iterator[tuple[str, str]]:
+    fits = sys.version_info >= (3, 10) and sys.platform == "linux"
+    yield "OK" if fits else "FAIL", f"Python {platform.python_version()} on {platform.system()} (3.10+ on Linux needed)"
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
+    if compiler:
+        yield "OK", f"C++ compiler {compiler}"
+    else:
+        yield (
+            "WARN",
+            "C++ compiler: none (apt install g++); only a real NPU, or a device compiled before, works without",
+        )
+    for name in ("torch", "torch_npu"):
+        try:
+            yield "OK" if device.found(name) else "FAIL", f"{name} {metadata.version(name)}"
+        except metadata.PackageNotFoundError:
+            yield "FAIL", f"{name} is not installed: pip install -e '.[npu]'"
+    try:
+        here = device.activate(verbose=False)
+    except Exception as error:  # whatever it is, the doctor says it in one line
+        yield "FAIL", f"device: {device.brief(error)}"
+        return
+    real = here.kind == "ascend"
+    yield "OK" if real else "WARN", f"CANN {here.cann}" if real else "CANN: none, so the device is simulated"
+    yield "OK", f"device: {here.kind} ({here.why})"
+    queue = f"TASK_QUEUE_ENABLE={here.tqe} ({here.tqe_why})"
+    yield ("WARN", f"{queue}: torch_npu refuses to capture with 2") if here.tqe == 2 else ("OK", queue)
+    if here.tqe == 2:
+        return
+    try:
+        yield _captures()
+    except Exception as error:
+        yield "FAIL", f"capture and replay: {device.brief(error)}"
+
+
+def _captures() -> tuple[str, str]:
+    import torch
+
+    from .capture import capture
+
+    add = capture(lambda x: x + 1, torch.zeros(4))
+    equal = torch.equal(add(torch.arange(4.0)).cpu(), torch.arange(4.0) + 1)
+    return "OK" if equal else "FAIL", f"capture and replay: {'exact' if equal else 'a wrong result'}"
+
+
+def _fail(error) -> int:
+    print(f"helpers: {error}", file=sys.stderr)
+    return 1
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,340 @@
+"""Time a function on the device, compare eager with replay, and keep the results."""
+
+import datetime
+import fcntl
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import ascend_sim
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from . import device
+from .capture import Seconds, capture
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Times of one function. A run's time is the median of its calls, each of them synchronised."""
+
+    runs_ms: tuple[float, ...]
+    repeats: int  # calls a run
+
+    @property
+    def median_ms(self) -> float:
+        return statistics.median(self.runs_ms)
+
+    @property
+    def spread(self) -> float:
+        """(slowest run - fastest run) / median: 0.05 means that the runs lie within 5 %."""
+        return (max(self.runs_ms) - min(self.runs_ms)) / self.median_ms
+
+    def __str__(self) -> str:
+        runs = ", ".join(f"{ms:.3f}" for ms in self.runs_ms)
+        return f"{self.median_ms:.3f} ms, median of {runs} (spread {self.spread:.0%}, {self.repeats} calls a run)"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Eager against replay. Both read inputs that are already on the device, so neither time holds a copy."""
+
+    eager: Measurement
+    graph: Measurement
+    cost: Seconds
+    cosine: float | None  # of the outputs on inputs that were not captured; None if not finite
+    max_abs: float | None  # largest absolute difference of the same
+    kernels: int | None  # kernels in a replay; None on an Ascend, where a replay is one opaque task
+    kernels_ms: float | None  # sum of their times
+
+    @property
+    def speedup(self) -> float:
+        return self.eager.median_ms / self.graph.median_ms
+
+    @property
+    def cost_ms(self) -> float:
+        """What a graph costs before its first replay: warm-up and capture, in ms."""
+        return sum(self.cost) * 1e3
+
+    @property
+    def break_even(self) -> int | None:
+        """Calls after which the graph has paid for itself; None if a replay is not faster."""
+        gain = self.eager.median_ms - self.graph.median_ms
+        return math.ceil(self.cost_ms / gain) if gain > 0 else None
+
+    @property
+    def lossless(self) -> bool:
+        """True if a replay gives exactly what eager gives."""
+        return self.max_abs == 0.0
+
+    def records(self, model: str, batch: int, shape: dict[str, int]) -> list[dict]:
+        """The two records for results.json: eager, then graph."""
+        same = dict(model=model, batch=batch, shape=shape, kernels=self.kernels)
+        return [
+            record(measurement=self.eager, mode="eager", **same),
+            record(
+                measurement=self.graph,
+                mode="graph",
+                speedup=self.speedup,
+                cosine=self.cosine,
+                max_abs=self.max_abs,
+                **same,
+            ),
+        ]
+
+    def __str__(self) -> str:
+        pays = "never pays" if self.break_even is None else f"pays after {self.break_even} calls"
+        kernels = "" if self.kernels is None else f"\nkernels   {self.kernels}, {self.kernels_ms:.3f} ms in all"
+        return (
+            f"eager     {self.eager}\nreplay    {self.graph}\nspeed-up  {self.speedup:.2f}\n"
+            f"outputs   cosine {self.cosine}, max_abs {self.max_abs}\n"
+            f"capture   {self.cost_ms:.1f} ms with warm-up, {pays}{kernels}"
+        )
+
+
+def measure(
+    fn: Callable[[], object], repeats: int | None = None, runs: int = 3, warmup: int = 5, seconds: float = 0.3
+) -> Measurement:
+    """Time ``fn()``: ``runs`` runs of ``repeats`` calls, after ``warmup`` calls that do not count.
+
+    repeats: by default as many calls as fit into ``seconds``, at least 3.
+    """
+    repeats = _warm_up(fn, warmup, seconds) if repeats is None else repeats
+    return Measurement(tuple(_run_ms(fn, repeats) for _ in range(runs)), repeats)
+
+
+def compare(
+    fn: Callable,
+    *inputs: torch.Tensor,
+    fresh: Sequence[torch.Tensor] | None = None,
+    runs: int = 3,
+    seconds: float = 0.3,
+) -> Comparison:
+    """Capture ``fn(*inputs)``, time it eager and replayed, and check a replay on inputs it was not captured with.
+
+    inputs: tensors on CPU or NPU. fn: takes them on the device, where its own weights are too.
+    fresh: inputs for the check; by default the elements of each input in another order.
+    seconds: length of one run. The runs alternate between eager and replay, so that a drift of the machine meets both.
+    Raises CaptureError, or ValueError if the fresh inputs give the output of the captured ones and so prove nothing.
+    """
+    if not inputs:
+        raise TypeError("compare() needs at least one input: without one there is nothing to check a replay with")
+    captured = capture(fn, *inputs)
+    with torch.no_grad():
+        cosine, max_abs = _check(fn, captured, fresh or [_shuffled(x) for x in inputs])
+
+        def eager():
+            return fn(*captured.inputs)
+
+        functions = (eager, captured.graph.replay)
+        repeats = [_warm_up(f, 5, seconds) for f in functions]
+        times: tuple[list[float], ...] = ([], [])
+        for _ in range(runs):
+            for f, n, kept in zip(functions, repeats, times, strict=True):
+                kept.append(_run_ms(f, n))
+        kernels, kernels_ms = kernel_times(captured.graph.replay)
+    measured = [Measurement(tuple(kept), n) for kept, n in zip(times, repeats, strict=True)]
+    return Comparison(*measured, captured.seconds, cosine, max_abs, kernels, kernels_ms)
+
+
+def kernel_spans(fn: Callable[[], object], tries: int = 20) -> list:
+    """The kernels of ``fn()``, as ``ascend_sim.trace`` gives them: of the fastest of some tries, so that what else
+    runs on the machine does not show. Empty on an Ascend, which has a profiler of its own (``torch_npu.profiler``).
+    """
+    if device.activate(threads=None, verbose=False).kind == "ascend":
+        return []
+    found = []
+    for _ in range(tries):
+        with ascend_sim.trace() as spans:
+            fn()
+        found.append(spans)
+    return min(found, key=lambda spans: max(s.ended for s in spans) - min(s.enqueued for s in spans))
+
+
+def kernel_times(fn: Callable[[], object], runs: int = 3) -> tuple[int | None, float | None]:
+    """Number of kernels in ``fn()`` and the sum of their times in ms (median of ``runs``); (None, None) on Ascend."""
+    if device.activate(threads=None, verbose=False).kind == "ascend":
+        return None, None
+    sums = []
+    for _ in range(runs):
+        with ascend_sim.trace() as spans:
+            fn()
+        sums.append(sum(span.ended - span.started for span in spans) * 1e3)
+    return len(spans), statistics.median(sums)
+
+
+def _warm_up(fn: Callable[[], object], calls: int, seconds: float) -> int:
+    """Call ``fn`` a few times and return how many calls fit into ``seconds``."""
+    last_ms = [_run_ms(fn, 1) for _ in range(max(calls, 1))][-1]
+    return min(max(3, int(seconds * 1e3 / last_ms)), 10_000)
+
+
+def _run_ms(fn: Callable[[], object], repeats: int) -> float:
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        fn()
+        torch.npu.synchronize()  # a launch and a replay return before the device is done
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e3
+
+
+def _shuffled(x: torch.Tensor) -> torch.Tensor:
+    order = torch.randperm(x.numel(), generator=torch.Generator().manual_seed(1))
+    return x.cpu().reshape(-1)[order].reshape(x.shape)
+
+
+def _check(fn, captured, fresh) -> tuple[float | None, float | None]:
+    captured.graph.replay()
+    old = _flat(captured.outputs)
+    new = _flat(captured(*fresh))
+    if torch.equal(old, new):
+        raise ValueError("the fresh inputs give the same output as the captured ones: pass others as fresh=")
+    return difference(fn(*(x.to("npu") for x in fresh)), new)
+
+
+def _flat(outputs) -> torch.Tensor:
+    return torch.cat([x.detach().cpu().double().reshape(-1) for x in tree_leaves(outputs)])
+
+
+def difference(a, b) -> tuple[float | None, float | None]:
+    """Cosine and largest absolute difference of two outputs (tensors, or trees of them); None where not finite."""
+    a, b = _flat(a), _flat(b)
+    max_abs = torch.where(a == b, 0.0, (a - b).abs()).max().item()  # equal infinities differ by 0, not by nan
+    cosine = 1.0 if max_abs == 0 else (torch.dot(a, b) / (a.norm() * b.norm())).item()
+    return tuple(x if math.isfinite(x) else None for x in (cosine, max_abs))
+
+
+# ---- results.json: a list of records
+
+
+class ResultsError(ValueError):
+    """A results file that cannot be used. One line: file, record, key, what is wrong."""
+
+
+_NUMBER = (int, float)
+_FIELDS: dict[str, tuple] = {  # key: allowed types, or allowed values
+    "model": (str,),
+    "mode": ("eager", "graph"),
+    "device": ("ascend", "simulated"),
+    "clock": ("cpu", "paced", "hardware"),
+    "tqe": (0, 1, 2),
+    "batch": (int,),
+    "shape": (dict,),
+    "kernels": (int, type(None)),
+    "runs_ms": (list,),
+    "median_ms": _NUMBER,
+    "speedup": (*_NUMBER, type(None)),
+    "cosine": (*_NUMBER, type(None)),
+    "max_abs": (*_NUMBER, type(None)),
+    "torch": (str,),
+    "torch_npu": (str,),
+    "cann": (str,),
+    "date": (str,),
+}
+_SAME = ("model", "mode", "device", "clock", "tqe", "batch", "shape")  # a newer record with these replaces the older
+
+
+def record(
+    *,
+    model: str,
+    mode: str,
+    batch: int,
+    shape: dict[str, int],
+    measurement: Measurement,
+    kernels: int | None = None,
+    speedup: float | None = None,
+    cosine: float | None = None,
+    max_abs: float | None = None,
+) -> dict:
+    """One measurement as results.json keeps it. shape: sizes by name, such as {"width": 64, "tokens": 16}."""
+    here = device.activate(threads=None, verbose=False)
+    return {
+        "model": model,
+        "mode": mode,
+        "device": here.kind,
+        "clock": here.clock,
+        "tqe": device.task_queue(),
+        "batch": batch,
+        "shape": shape,
+        "kernels": kernels,
+        "runs_ms": list(measurement.runs_ms),
+        "median_ms": measurement.median_ms,
+        "speedup": speedup,
+        "cosine": cosine,
+        "max_abs": max_abs,
+        "torch": here.torch,
+        "torch_npu": here.torch_npu,
+        "cann": here.cann,
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+def load_results(path: str | os.PathLike) -> list[dict]:
+    """Read and check a results file. Raises ResultsError, or FileNotFoundError."""
+    try:
+        records = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ResultsError(f"{path}: not valid JSON ({error})") from None
+    if not isinstance(records, list):
+        raise ResultsError(f"{path}: expected a list of records, got {type(records).__name__}")
+    for i, found in enumerate(records):
+        problem = _problem(found)
+        if problem:
+            raise ResultsError(f"{path}: record {i}: {problem}")
+    return records
+
+
+def _problem(found) -> str | None:
+    if not isinstance(found, dict):
+        return f"expected an object, got {type(found).__name__}"
+    for key, allowed in _FIELDS.items():
+        if key not in found:
+            return f"{key} is missing"
+        value = found[key]
+        fits = type(value) in allowed if isinstance(allowed[0], type) else value in allowed
+        if not fits or (isinstance(value, float) and not math.isfinite(value)):
+            names = " or ".join(a.__name__ if isinstance(a, type) else repr(a) for a in allowed)
+            return f"{key} is {value!r}, expected {names}"
+    extra = sorted(set(found) - set(_FIELDS))
+    if extra:
+        return f"unknown key {extra[0]}"
+    runs = found["runs_ms"]
+    if len(runs) != 3 or not all(type(ms) in _NUMBER and 0 < ms < math.inf for ms in runs):
+        return f"runs_ms is {runs!r}, expected three positive numbers"
+    return None
+
+
+def add_results(path: str | os.PathLike, records: Sequence[dict]) -> list[dict]:
+    """Merge ``records`` into the results file and return all of them. A newer record of a kind replaces the older.
+
+    The file is replaced as a whole, so a process that is killed leaves the old one or the new one. Raises ResultsError
+    if the file is there and broken, or a record is; the file stays as it was.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for new in records:
+        if problem := _problem(new):
+            raise ResultsError(f"new record: {problem}")
+    with open(path.with_name(path.name + ".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two processes that merge at once would lose records
+        kept = {_key(r): r for r in load_results(path)} if path.exists() else {}
+        kept |= {_key(r): r for r in records}
+        merged = list(kept.values())
+        whole = path.with_name(path.name + ".tmp")
+        with open(whole, "w", encoding="utf-8") as file:
+            json.dump(merged, file, indent=1, allow_nan=False)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(whole, path)
+    return merged
+
+
+def _key(r: dict) -> str:
+    return json.dumps([r[key] for key in _SAME], sort_keys=True)

@@ -1,0 +1,365 @@
+"""Every figure of the course. Colour and marker say where a number comes from; filled or open says replay or eager.
+
+Each function returns a matplotlib Figure. English labels, units on every axis, and the source in the figure itself.
+"""
+
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import NamedTuple
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from PIL import Image
+
+
+class Style(NamedTuple):
+    color: str
+    marker: str
+
+
+# Okabe-Ito colours that reach a contrast of 3:1 on white. A source has one, and no other source shares it.
+SOURCES = {
+    "measured on Ascend": Style("#D55E00", "D"),
+    "measured on the simulated device": Style("#0072B2", "o"),
+    "modelled": Style("#CC79A7", "s"),
+    "reported": Style("#000000", "^"),
+}
+HOST = "#009E73"  # the host's side of a timeline; no source has it
+
+# What the article behind this course reports, measured by its authors on Ascend hardware. Nothing here repeats it.
+REPORTED = (
+    # model, what was changed, speed-up
+    ("GenMol-89M", "NPUGraph, batch 8, TASK_QUEUE_ENABLE=0", 2.09),
+    ("ClimaX", "task queue and a patch (task queue alone: 1.004)", 1.12),
+    ("nucleotide-transformer-500m", "fused gelu and task queue", 1.048),
+    ("Aurora", "task queue", 1.007),
+)
+
+
+class Picture(Figure):
+    """A Figure that a notebook stores as a sharp and small PNG: twice the pixels, 64 colours, and a text for those who
+    do not see it."""
+
+    def _ipython_display_(self):
+        # Not _repr_mimebundle_, which IPython overwrites with the PNG that it makes of any Figure.
+        from IPython.display import publish_display_data
+
+        publish_display_data(*self.stored())
+
+    def stored(self) -> tuple[dict, dict]:
+        """Data and metadata, by MIME type, as a notebook keeps them."""
+        drawn, small = BytesIO(), BytesIO()
+        self.savefig(drawn, format="png", dpi=2 * self.dpi)
+        Image.open(drawn).convert("RGB").quantize(64, dither=Image.Dither.NONE).save(small, "png", optimize=True)
+        width, height = (round(inches * self.dpi) for inches in self.get_size_inches())
+        said = f"{self.get_suptitle()}. {', '.join(text.get_text() for text in self.legends[0].get_texts())}."
+        return (
+            {"image/png": b64encode(small.getvalue()).decode(), "text/plain": f"<figure: {self.get_suptitle()}>"},
+            {"image/png": {"alt": said, "width": width, "height": height}},
+        )
+
+
+def timeline(
+    traces: Mapping[str, Sequence], source: str = "measured on the simulated device", note: str = ""
+) -> Figure:
+    """When the host launched and when the device computed: one panel a trace, on one time axis.
+
+    traces: {"eager": spans, "replay": spans}, spans as ``ascend_sim.trace`` gives them (seconds). A trace of at most
+    20 kernels gets their names too.
+    """
+    named = {name: len(spans) <= 20 for name, spans in traces.items()}
+    heights = [2.3 if few else 1.6 for few in named.values()]
+    fig, panels = plt.subplots(
+        len(traces),
+        1,
+        FigureClass=Picture,
+        figsize=(8, 0.9 + sum(heights)),
+        sharex=True,
+        squeeze=False,
+        height_ratios=heights,
+    )
+    for ax, (name, spans) in zip(panels[:, 0], traces.items(), strict=True):
+        if not spans:
+            raise ValueError(f"trace {name!r} holds no kernel")
+        zero = min(span.enqueued for span in spans)
+        streams = sorted({span.stream for span in spans})
+        launches = sorted({(span.enqueued - zero) * 1e3 for span in spans})
+        few = named[name]
+        ax.vlines(launches, 0.1, 0.9, color=HOST, linewidth=2 if few else 0.6)
+        for row, stream in enumerate(streams, start=1):
+            bars = [((s.started - zero) * 1e3, (s.ended - s.started) * 1e3) for s in spans if s.stream == stream]
+            ax.broken_barh(bars, (row + 0.1, 0.8), color=SOURCES[source].color, linewidth=0)
+            for s, (start, width) in zip((s for s in spans if s.stream == stream), bars, strict=True) if few else ():
+                ax.annotate(
+                    short_name(s.name),
+                    (start + width / 2, row + 0.9),
+                    xytext=(4, -3),
+                    textcoords="offset points",
+                    rotation=30,
+                    rotation_mode="anchor",
+                    ha="right",
+                    va="top",
+                    fontsize=8,
+                )
+        total = (max(span.ended for span in spans) - zero) * 1e3
+        busy = sum(span.ended - span.started for span in spans) * 1e3
+        ax.set_yticks([row + 0.5 for row in range(len(streams) + 1)])
+        ax.set_yticklabels(["host launches", *(f"device, stream {s}" for s in streams)])
+        ax.set_ylim(len(streams) + (2.3 if few else 1), 0)
+        ax.set_title(
+            f"{name}: {len(spans)} kernels in {total:.2f} ms, device busy {min(busy / total, 1):.0%}",
+            loc="left",
+            fontsize=10,
+        )
+    panels[-1, 0].set_xlabel("time since the first launch (ms)")
+    return _finish(fig, "Host launches and device kernels", [source], note)
+
+
+def kernels(spans: Sequence, title: str, source: str = "measured on the simulated device", note: str = "") -> Figure:
+    """How often each kernel was launched, and the device time of all its launches. spans as in ``timeline``."""
+    count = Counter(short_name(span.name) for span in spans)
+    micros = dict.fromkeys(count, 0.0)
+    for span in spans:
+        micros[short_name(span.name)] += (span.ended - span.started) * 1e6
+    names = sorted(count, key=lambda name: (count[name], micros[name]))
+    fig, panels = plt.subplots(1, 2, FigureClass=Picture, figsize=(8, 1.3 + 0.26 * len(names)), sharey=True)
+    for ax, values, label in zip(
+        panels, (count, micros), ("launches", "time on the device, all launches (µs)"), strict=True
+    ):
+        bars = ax.barh(names, [values[name] for name in names], color=SOURCES[source].color)
+        ax.bar_label(bars, fmt="{:.0f}", padding=3, fontsize=9)
+        ax.set_xlabel(label)
+        ax.margins(x=0.12, y=0.02)
+        ax.tick_params(axis="y", length=0)
+    return _finish(fig, title, [source], note)
+
+
+def per_launch(
+    sweeps: Mapping[str, Sequence[tuple]], source: str = "measured on the simulated device", note: str = ""
+) -> Figure:
+    """What a kernel costs the host and what it costs the device: launch-bound where the host's line is above.
+
+    sweeps: {axis label: [(tick, host, kernel), ...]}, one panel each; times in µs of one launch, and of one kernel.
+    """
+    fig, panels = plt.subplots(
+        1, len(sweeps), FigureClass=Picture, figsize=(1 + 3.6 * len(sweeps), 3.7), sharey=True, squeeze=False
+    )
+    for ax, (axis, points) in zip(panels[0], sweeps.items(), strict=True):
+        ticks, host, kernel = zip(*points, strict=True)
+        x = range(len(ticks))
+        ax.plot(x, host, color=HOST, marker="s", linestyle="--")
+        ax.plot(x, kernel, color=SOURCES[source].color, marker=SOURCES[source].marker)
+        ax.fill_between(x, host, kernel, where=[h >= k for h, k in zip(host, kernel, strict=True)], interpolate=True,
+                        color=HOST, alpha=0.12, linewidth=0)  # fmt: skip
+        ax.fill_between(x, host, kernel, where=[h <= k for h, k in zip(host, kernel, strict=True)], interpolate=True,
+                        color=SOURCES[source].color, alpha=0.12, linewidth=0)  # fmt: skip
+        ax.set_yscale("log")
+        _plain(ax.yaxis)
+        ax.set_xticks(x, [str(tick) for tick in ticks])
+        ax.set_xlim(-0.4, len(ticks) - 0.6)
+        ax.margins(y=0.15)
+        ax.set_xlabel(axis)
+    ticks, host, kernel = zip(*next(iter(sweeps.values())), strict=True)
+    first = panels[0, 0]
+    (low, high) = ((kernel[0], -14), (host[0], 8)) if host[0] > kernel[0] else ((kernel[0], 8), (host[0], -14))
+    for (y, offset), name, color in zip((high, low), ("host: one launch", "device: one kernel"),
+                                        (HOST, SOURCES[source].color), strict=True):  # fmt: skip
+        first.annotate(name, (0, y), xytext=(-4, offset), textcoords="offset points", fontsize=9, color=color)
+    first.set_ylabel("time per kernel (µs, log)")
+    return _finish(fig, "Launch-bound where green, compute-bound where blue", [source], note)
+
+
+def sizes(records: Sequence[dict]) -> Figure:
+    """Time of a call, eager and replayed, at each size in ``records`` (results.json), and the ratio between the two.
+
+    One panel a source.
+    """
+    pairs = paired(records)
+    shown, (labels, axis) = _sources(pairs), _labels(pairs)
+    fig, panels = plt.subplots(
+        1, len(shown), FigureClass=Picture, figsize=(3.8 + 2.9 * len(shown), 3.6), sharey=True, squeeze=False
+    )
+    for ax, source in zip(panels[0], shown, strict=True):
+        style = SOURCES[source]
+        own = [pair for pair in pairs if pair.source == source]
+        e, g = ([getattr(pair, mode)["median_ms"] for pair in own] for mode in ("eager", "graph"))
+        ax.plot(e, linestyle="--", color=style.color, marker=style.marker, markerfacecolor="white")
+        ax.plot(g, linestyle="-", color=style.color, marker=style.marker)
+        for x, (a, b) in enumerate(zip(e, g, strict=True)):
+            # To the left of a rise, which would cross the number.
+            ax.annotate(f"{a / b:.2f}×", (x, a), xytext=(4, 8), textcoords="offset points", ha="right", fontsize=9)
+        for y, name in _apart([(e[0], "eager"), (g[0], "replay")], 1.25):
+            ax.annotate(name, (0, y), xytext=(-8, 0), textcoords="offset points", ha="right", va="center", fontsize=9)
+        ax.set_xticks(range(len(own)), [labels[pair.size] for pair in own], fontsize=8)
+        ax.set_xlim(-0.9, len(own) - 0.5)
+        ax.set_yscale("log")
+        _plain(ax.yaxis)
+        ax.margins(y=0.2)
+        ax.set_xlabel(axis)
+    panels[0, 0].set_ylabel("time of a call (ms, log)")
+    return _finish(fig, "Eager against replay: the number is the speed-up", shown, _stamp(records))
+
+
+def speedup(records: Sequence[dict], reported: Sequence[tuple] = REPORTED) -> Figure:
+    """Left: speed-up against kernel time per launch (replay time / kernels). Right: the reported ones, on their own.
+
+    The line is the rule that a call takes the longer of launching and computing: max(1, launch / kernel), with the
+    launch time of the smallest size. An Ascend counts no kernels in a replay; its pairs take the count that the
+    simulated device has for the same model and size, and are left out where there is none.
+    """
+    counts = {_model_and_size(r): r["kernels"] for r in records if r["kernels"]}
+    counted = [(pair, counts.get(_model_and_size(pair.graph))) for pair in paired(records)]
+    points = [(pair.graph["median_ms"] / count * 1e3, pair) for pair, count in counted if count]
+    if not points:
+        raise ValueError("no size has a count of its kernels")
+    pairs = [pair for _, pair in points]
+    labels, axis = _labels(pairs)
+    fig, (ax, table) = plt.subplots(1, 2, FigureClass=Picture, figsize=(8.4, 3.8), width_ratios=(3, 2))
+    for source in _sources(pairs):
+        own = [(x, pair) for x, pair in points if pair.source == source]
+        smallest, pair = min(own, key=lambda point: point[0])
+        launch = smallest * pair.eager["median_ms"] / pair.graph["median_ms"]
+        line = [smallest * (max(x for x, _ in own) / smallest) ** (i / 50) for i in range(51)]
+        ax.plot(line, [max(1, launch / x) for x in line], color=SOURCES["modelled"].color, linewidth=1.2, zorder=1)
+    for i, (x, pair) in enumerate(sorted(points, key=lambda point: point[0])):
+        style, y = SOURCES[pair.source], pair.eager["median_ms"] / pair.graph["median_ms"]
+        ax.plot(x, y, linestyle="", color=style.color, marker=style.marker)
+        offset = (6, 5 if i % 2 == 0 else -12)  # neighbours on either side, so that their labels do not meet
+        ax.annotate(labels[pair.size], (x, y), xytext=offset, textcoords="offset points", fontsize=8, color=style.color)
+    ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
+    ax.set_xscale("log")
+    _plain(ax.xaxis, 1, 3)
+    ax.margins(x=0.25, y=0.2)
+    ax.set_xlabel("time of a replay / its kernels (µs, log)")
+    ax.set_ylabel("speed-up, eager / replay")
+    ax.set_title(axis, loc="left", fontsize=9)
+    style = SOURCES["reported"]
+    for row, (model, how, gain) in enumerate(reported):
+        table.plot(gain, row, linestyle="", color=style.color, marker=style.marker)
+        table.annotate(f"{gain:g}×", (gain, row), xytext=(7, 0), textcoords="offset points", va="center", fontsize=9)
+        table.text(1.01, row - 0.2, f"{model}: {how}", fontsize=7, va="bottom")
+    table.axvline(1, color="black", linewidth=0.8, linestyle=":")
+    table.set_xlim(0.97, 2.5)
+    table.set_ylim(len(reported) - 0.5, -0.7)
+    table.set_yticks([])
+    table.set_xlabel("speed-up")
+    table.set_title("reported by the article, on Ascend", loc="left", fontsize=9)
+    shown = [source for source in SOURCES if source in {*_sources(pairs), "modelled", "reported"}]
+    return _finish(fig, "The lighter the kernels, the larger the gain", shown, _stamp(records))
+
+
+def _model_and_size(record: dict) -> tuple:
+    return record["model"], record["batch"], *sorted(record["shape"].items())
+
+
+def break_even(
+    eager_ms: float, replay_ms: float, cost_ms: float, source: str = "measured on the simulated device", note: str = ""
+) -> Figure:
+    """Time spent after n calls, eager and captured. They cross where the capture has paid for itself."""
+    gain = eager_ms - replay_ms
+    crossing = cost_ms / gain if gain > 0 else None
+    end = 2 * crossing if crossing else 100
+    totals = {"eager": (0, end * eager_ms), "capture, then replay": (cost_ms, cost_ms + end * replay_ms)}
+    fig, ax = plt.subplots(FigureClass=Picture, figsize=(7, 3.6))
+    style = SOURCES[source]
+    for linestyle, total in zip(("--", "-"), totals.values(), strict=True):
+        ax.plot((0, end), total, color=style.color, linestyle=linestyle)
+    for y, name in _apart([(total[1], name) for name, total in totals.items()], 1.12):
+        ax.text(end * 1.02, y, name, va="center", fontsize=9)
+    if crossing:
+        ax.plot(crossing, crossing * eager_ms, color=style.color, marker=style.marker)
+    pays = f"pays after {crossing:.0f} calls" if crossing else "never pays"
+    ax.set_title(f"{cost_ms:.0f} ms before the first replay: {pays}", loc="left", fontsize=10)
+    ax.set_xlim(0, end * 1.35)
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("calls")
+    ax.set_ylabel("time spent (ms)")
+    return _finish(fig, "When a capture pays for itself", [source], note)
+
+
+def short_name(kernel: str) -> str:
+    """``aclnnAddmm`` as ``Addmm``."""
+    return kernel.removeprefix("aclnn")
+
+
+def _plain(axis, *subs: int) -> None:
+    """1, 2, 5, 10 on a logarithmic axis, or other ``subs``, not powers of ten."""
+    axis.set_major_locator(LogLocator(subs=subs or (1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def source_of(record: dict) -> str:
+    if record["clock"] == "paced":
+        return "modelled"
+    return "measured on Ascend" if record["device"] == "ascend" else "measured on the simulated device"
+
+
+class Pair(NamedTuple):
+    source: str
+    size: tuple[tuple[str, int], ...]
+    eager: dict
+    graph: dict
+
+
+def paired(records: Sequence[dict]) -> list[Pair]:
+    """Every size that has both modes, smallest first. A pair never mixes models, devices, clocks or task queues."""
+    found: dict[tuple, dict[str, dict]] = {}
+    for r in records:
+        size = (*r["shape"].items(), ("batch", r["batch"]))
+        found.setdefault((source_of(r), size, r["model"], r["tqe"]), {})[r["mode"]] = r
+    pairs = [Pair(*key[:2], **modes) for key, modes in found.items() if len(modes) == 2]
+    if not pairs:
+        raise ValueError("no size has both an eager and a graph record")
+    return sorted(pairs, key=lambda pair: pair.size)
+
+
+def _labels(pairs: Sequence[Pair]) -> tuple[dict[tuple, str], str]:
+    """A short label for each size, such as 64×16×1, and what its numbers are. Numbers that never change go there."""
+    names = list(dict.fromkeys(name for pair in pairs for name, _ in pair.size))
+    values = {name: {dict(pair.size).get(name) for pair in pairs} for name in names}
+    vary = [name for name in names if len(values[name]) > 1] or names
+    labels = {pair.size: "×".join(str(dict(pair.size).get(name, "-")) for name in vary) for pair in pairs}
+    fixed = "".join(f", {name} {values[name].pop()}" for name in names if name not in vary)
+    return labels, " × ".join(vary) + fixed
+
+
+def _sources(pairs: Sequence[Pair]) -> list[str]:
+    return [source for source in SOURCES if any(source == pair.source for pair in pairs)]
+
+
+def _stamp(records: Sequence[dict]) -> str:
+    """The versions behind ``records``, each once."""
+
+    def every(key):
+        return "/".join(dict.fromkeys(str(r[key]) for r in records))
+
+    return (
+        f"torch {every('torch')}, torch_npu {every('torch_npu')}, CANN {every('cann')}, "
+        f"TASK_QUEUE_ENABLE {every('tqe')}, {max(r['date'] for r in records)[:10]}"
+    )
+
+
+def _apart(labels: list[tuple[float, str]], near: float) -> list[tuple[float, str]]:
+    """Move two labels apart if they lie within a factor of ``near`` of each other."""
+    (low, a), (high, b) = sorted(labels)
+    return [(low / near**0.5, a), (high * near**0.5, b)] if high < low * near else [(low, a), (high, b)]
+
+
+def _finish(fig: Figure, title: str, sources: Sequence[str], note: str) -> Figure:
+    """Title, and a foot that says where the numbers come from."""
+    fig.set_dpi(100)
+    fig.suptitle(title, x=0.01, ha="left", fontsize=12)
+    for ax in fig.axes:
+        ax.spines[["top", "right"]].set_visible(False)
+    handles = [Line2D([], [], color=SOURCES[s].color, marker=SOURCES[s].marker, linestyle="", label=s) for s in sources]
+    inch = 1 / fig.get_figheight()
+    fig.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 0.16 * inch), ncols=4, fontsize=8, frameon=False)
+    fig.text(0.01, 0.05 * inch, note, fontsize=7)
+    fig.tight_layout(rect=(0, 0.42 * inch, 1, 1))
+    plt.close(fig)  # the notebook shows what a cell returns; pyplot would show it a second time
+    return fig
