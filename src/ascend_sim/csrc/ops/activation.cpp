@@ -37,3 +37,118 @@ ACLNN(GeluV2, tensor(self), int64(tanh), tensor(out)) { at::gelu_out(out, self, 
 ACLNN(GeluBackwardV2, tensor(grad), tensor(self), text(approximate), tensor(out)) {
   at::gelu_backward_out(out, grad, self, approximate);
 }
+
+ACLNN(Elu, tensor(self), scalar(alpha), scalar(scale), scalar(input_scale), tensor(out)) {
+  at::elu_out(out, self, alpha, scale, input_scale);
+}
+ACLNN(InplaceElu, tensor(self), scalar(alpha), scalar(scale), scalar(input_scale)) {
+  at::elu_(self, alpha, scale, input_scale);
+}
+ACLNN(
+    EluBackward, tensor(grad), scalar(alpha), scalar(scale), scalar(input_scale), flag(is_result), tensor(saved),
+    tensor(out)) {
+  at::elu_backward_out(out, grad, alpha, scale, input_scale, is_result, saved);
+}
+ACLNN(Celu, tensor(self), scalar(alpha), tensor(out)) { out.copy_(at::celu(self, alpha)); }
+ACLNN(InplaceCelu, tensor(self), scalar(alpha)) { at::celu_(self, alpha); }
+
+#define WITH_NUMBER(op, function)                                                                             \
+  ACLNN(op, tensor(self), scalar(number), tensor(out)) { at::function##_out(out, self, number); }             \
+  ACLNN(op##Backward, tensor(grad), tensor(self), scalar(number), tensor(out)) {                              \
+    at::function##_backward_out(out, grad, self, number);                                                     \
+  }
+WITH_NUMBER(Hardshrink, hardshrink)
+WITH_NUMBER(Softshrink, softshrink)
+
+#define WITH_TWO_NUMBERS(op, function)                                                                        \
+  ACLNN(op, tensor(self), scalar(a), scalar(b), tensor(out)) { at::function##_out(out, self, a, b); }         \
+  ACLNN(op##Backward, tensor(grad), tensor(self), scalar(a), scalar(b), tensor(out)) {                        \
+    at::function##_backward_out(out, grad, self, a, b);                                                       \
+  }
+WITH_TWO_NUMBERS(Hardtanh, hardtanh)
+WITH_TWO_NUMBERS(Softplus, softplus)
+ACLNN(InplaceHardtanh, tensor(self), scalar(low), scalar(high)) { at::hardtanh_(self, low, high); }
+ACLNN(Threshold, tensor(self), scalar(threshold), scalar(value), tensor(out)) {
+  at::threshold_out(out, self, threshold, value);
+}
+ACLNN(InplaceThreshold, tensor(self), scalar(threshold), scalar(value)) { at::threshold_(self, threshold, value); }
+
+ACLNN(LeakyRelu, tensor(self), scalar(slope), tensor(out)) { at::leaky_relu_out(out, self, slope); }
+ACLNN(InplaceLeakyRelu, tensor(self), scalar(slope)) { at::leaky_relu_(self, slope); }
+ACLNN(LeakyReluBackward, tensor(grad), tensor(self), scalar(slope), flag(is_result), tensor(out)) {
+  at::leaky_relu_backward_out(out, grad, self, slope, is_result);
+}
+ACLNN(Prelu, tensor(self), tensor(weight), tensor(out)) { out.copy_(at::_prelu_kernel(self, weight)); }
+// The weight arrives without the dimensions that it is broadcast over: it has one element, or one a channel.
+ACLNN(PreluBackward, tensor(grad), tensor(self), tensor(weight), tensor(out), tensor(grad_weight)) {
+  at::DimVector sizes(self.dim(), 1);
+  if (weight.numel() > 1) {
+    sizes[1] = weight.numel();
+  }
+  const auto [dx, dw] = at::_prelu_kernel_backward(grad, self, weight.view(sizes));
+  out.copy_(dx);
+  grad_weight.copy_(dw.sum_to_size(sizes).view(-1));
+}
+
+ACLNN(Glu, tensor(self), int64(dim), tensor(out)) { at::glu_out(out, self, dim); }
+ACLNN(GluBackward, tensor(grad), tensor(self), int64(dim), tensor(out)) { at::glu_backward_out(out, grad, self, dim); }
+
+ACLNN(LogSigmoid, tensor(self), tensor(out)) { out.copy_(at::log_sigmoid(self)); }
+// The CPU keeps a buffer for the gradient that the hardware has no room for.
+ACLNN(LogSigmoidForward, tensor(self), tensor(out), tensor(buffer)) { out.copy_(at::log_sigmoid(self)); }
+ACLNN(LogSigmoidBackward, tensor(grad), tensor(self), tensor(buffer), tensor(out)) {
+  at::log_sigmoid_backward_out(out, grad, self, std::get<1>(at::log_sigmoid_forward(self)));
+}
+
+namespace {
+
+std::optional<double> given(double eps) {
+  return eps < 0 ? std::nullopt : std::optional(eps);
+}
+
+// The two halves of a gated activation.
+std::pair<at::Tensor, at::Tensor> halves(const at::Tensor& x, int64_t dim) {
+  const auto parts = x.chunk(2, dim);
+  return {parts[0], parts[1]};
+}
+
+} // namespace
+
+ACLNN(Logit, tensor(self), real(eps), tensor(out)) { at::logit_out(out, self, given(eps)); }
+ACLNN(LogitGrad, tensor(self), tensor(grad), real(eps), tensor(out)) {
+  at::logit_backward_out(out, grad, self, given(eps));
+}
+
+ACLNN(SwiGlu, tensor(self), int64(dim), tensor(out)) {
+  const auto [gate, value] = halves(self, dim);
+  at::mul_out(out, at::silu(gate), value);
+}
+ACLNN(SwiGluGrad, tensor(grad), tensor(self), int64(dim), tensor(out)) {
+  const auto [gate, value] = halves(self, dim);
+  const auto [dgate, dvalue] = halves(out, dim);
+  dgate.copy_(at::silu_backward(grad.mul(value), gate));
+  dvalue.copy_(grad.mul(at::silu(gate)));
+}
+ACLNN(GeluMul, tensor(self), text(approximate), tensor(out)) {
+  const auto [gate, value] = halves(self, -1);
+  at::mul_out(out, at::gelu(gate, approximate), value);
+}
+ACLNN(GeGluV3, tensor(self), int64(dim), int64(tanh), flag(left), tensor(out), tensor(activated)) {
+  const auto [a, b] = halves(self, dim);
+  at::gelu_out(activated, left ? a : b, tanh ? "tanh" : "none");
+  at::mul_out(out, activated, left ? b : a);
+}
+ACLNN(
+    GeGluV3Backward, tensor(grad), tensor(self), tensor(activated), int64(dim), int64(tanh), flag(left),
+    tensor(out)) {
+  const auto [a, b] = halves(self, dim);
+  const auto [da, db] = halves(out, dim);
+  (left ? da : db).copy_(at::gelu_backward(grad.mul(left ? b : a), left ? a : b, tanh ? "tanh" : "none"));
+  (left ? db : da).copy_(grad.mul(activated));
+}
+// x * sigmoid(1.702 x)
+ACLNN(FastGelu, tensor(self), tensor(out)) { at::mul_out(out, self, self.mul(1.702).sigmoid_()); }
+ACLNN(FastGeluBackward, tensor(grad), tensor(self), tensor(out)) {
+  const auto s = self.mul(1.702).sigmoid_();
+  at::mul_out(out, grad, s.add(self.mul(1.702).mul_(s).mul_(s.neg().add_(1))));
+}

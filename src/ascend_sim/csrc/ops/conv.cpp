@@ -1,4 +1,4 @@
-// Convolutions, pools, and changes of resolution.
+// Convolutions, pools, and their gradients.
 #include "op.h"
 
 #include <ATen/Functions.h>
@@ -45,31 +45,31 @@ ACLNN(
   at::avg_pool2d_backward_out(out, grad, self, kernel, stride, padding, ceil, include_padding, divisor(override));
 }
 
-#define MAX_POOL_2D(op)                                                                                         \
+#define MAX_POOL(op)                                                                                         \
   ACLNN(                                                                                                        \
       op, tensor(self), ints(kernel), ints(stride), ints(padding), ints(dilation), flag(ceil), tensor(out),     \
       tensor(indices))
-#define MAX_POOL_2D_BACKWARD(op)                                                                                \
+#define MAX_POOL_BACKWARD(op)                                                                                \
   ACLNN(                                                                                                        \
       op, tensor(grad), tensor(self), tensor(indices), ints(kernel), ints(stride), ints(padding),               \
       ints(dilation), flag(ceil), tensor(out))
 
-MAX_POOL_2D(MaxPool2dWithIndices) {
+MAX_POOL(MaxPool2dWithIndices) {
   const auto [values, places] = at::max_pool2d_with_indices(self, kernel, stride, padding, dilation, ceil);
   out.copy_(values);
   indices.copy_(places);
 }
-MAX_POOL_2D_BACKWARD(MaxPool2dWithIndicesBackward) {
+MAX_POOL_BACKWARD(MaxPool2dWithIndicesBackward) {
   at::max_pool2d_with_indices_backward_out(
       out, grad, self, kernel, stride, padding, dilation, ceil, indices.to(at::kLong));
 }
 // Here the indices are a bit mask in the layout of the hardware, which only the gradient reads. It has the input
 // as well, so the places are found again and the mask stays empty.
-MAX_POOL_2D(MaxPool2dWithMask) {
+MAX_POOL(MaxPool2dWithMask) {
   out.copy_(std::get<0>(at::max_pool2d_with_indices(self, kernel, stride, padding, dilation, ceil)));
   indices.zero_();
 }
-MAX_POOL_2D_BACKWARD(MaxPool2dWithMaskBackward) {
+MAX_POOL_BACKWARD(MaxPool2dWithMaskBackward) {
   const auto places = std::get<1>(at::max_pool2d_with_indices(self, kernel, stride, padding, dilation, ceil));
   at::max_pool2d_with_indices_backward_out(out, grad, self, kernel, stride, padding, dilation, ceil, places);
 }
@@ -79,4 +79,71 @@ ACLNN(AdaptiveAvgPool2d, tensor(self), ints(size), tensor(out)) {
 }
 ACLNN(AdaptiveAvgPool2dBackward, tensor(grad), tensor(self), tensor(out)) {
   copy(out, at::_adaptive_avg_pool2d_backward(grad, self));
+}
+ACLNN(
+    ConvDepthwise2d, tensor(self), tensor(weight), ints(kernel), tensor(bias), ints(stride), ints(padding),
+    ints(dilation), tensor(out), int8(cube_math_type)) {
+  copy(out, at::conv2d(self, weight, bias, stride, padding, dilation, self.size(-3)));
+}
+ACLNN(ConvTbc, tensor(self), tensor(weight), tensor(bias), int64(pad), tensor(out), int8(cube_math_type)) {
+  copy(out, at::conv_tbc(self, weight, bias, pad));
+}
+ACLNN(
+    ConvTbcBackward, tensor(grad), tensor(self), tensor(weight), tensor(bias), int64(pad), int8(cube_math_type),
+    tensor(grad_input), tensor(grad_weight), tensor(grad_bias)) {
+  const auto [dx, dw, db] = at::conv_tbc_backward(grad, self, weight, bias, pad);
+  copy(grad_input, dx);
+  copy(grad_weight, dw);
+  copy(grad_bias, db);
+}
+
+ACLNN(AdaptiveAvgPool3d, tensor(self), ints(size), tensor(out)) { copy(out, at::_adaptive_avg_pool3d(self, size)); }
+ACLNN(AdaptiveAvgPool3dBackward, tensor(grad), tensor(self), tensor(out)) {
+  copy(out, at::_adaptive_avg_pool3d_backward(grad, self));
+}
+
+#define ADAPTIVE_MAX_POOL(op, function)                                                             \
+  ACLNN(op, tensor(self), ints(size), tensor(out), tensor(indices)) {                               \
+    const auto [values, places] = at::function(self, size);                                         \
+    out.copy_(values);                                                                              \
+    indices.copy_(places);                                                                          \
+  }                                                                                                 \
+  ACLNN(op##Backward, tensor(grad), tensor(self), tensor(indices), tensor(out)) {                   \
+    at::function##_backward_out(out, grad, self, indices.to(at::kLong));                            \
+  }
+ADAPTIVE_MAX_POOL(AdaptiveMaxPool2d, adaptive_max_pool2d)
+ADAPTIVE_MAX_POOL(AdaptiveMaxPool3d, adaptive_max_pool3d)
+
+ACLNN(
+    AvgPool3d, tensor(self), ints(kernel), ints(stride), ints(padding), flag(ceil), flag(include_padding),
+    int64(override), tensor(out)) {
+  at::avg_pool3d_out(out, self, kernel, stride, padding, ceil, include_padding, divisor(override));
+}
+ACLNN(
+    AvgPool3dBackward, tensor(grad), tensor(self), ints(kernel), ints(stride), ints(padding), flag(ceil),
+    flag(include_padding), int64(override), tensor(out)) {
+  at::avg_pool3d_backward_out(out, grad, self, kernel, stride, padding, ceil, include_padding, divisor(override));
+}
+MAX_POOL(MaxPool3dWithArgmax) {
+  const auto [values, places] = at::max_pool3d_with_indices(self, kernel, stride, padding, dilation, ceil);
+  out.copy_(values);
+  indices.copy_(places);
+}
+MAX_POOL_BACKWARD(MaxPool3dWithArgmaxBackward) {
+  at::max_pool3d_with_indices_backward_out(
+      out, grad, self, kernel, stride, padding, dilation, ceil, indices.to(at::kLong));
+}
+ACLNN(MaxUnpool2d, tensor(self), tensor(indices), ints(size), tensor(out)) {
+  at::max_unpool2d_out(out, self, indices.to(at::kLong), size);
+}
+ACLNN(MaxUnpool3d, tensor(self), tensor(indices), ints(size), ints(stride), ints(padding), tensor(out)) {
+  at::max_unpool3d_out(out, self, indices.to(at::kLong), size, stride, padding);
+}
+ACLNN(Im2col, tensor(self), ints(kernel), ints(dilation), ints(padding), ints(stride), tensor(out)) {
+  at::im2col_out(out, self, kernel, dilation, padding, stride);
+}
+ACLNN(
+    Im2colBackward, tensor(self), ints(size), ints(kernel), ints(dilation), ints(padding), ints(stride),
+    tensor(out)) {
+  at::col2im_out(out, self, size, kernel, dilation, padding, stride);
 }

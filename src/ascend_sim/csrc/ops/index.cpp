@@ -79,3 +79,104 @@ ACLNN(NonzeroV2, tensor(self), sized(out)) { sim::resize_output(out, at::nonzero
 ACLNN(MaskedSelect, tensor(self), tensor(mask), sized(out)) {
   sim::resize_output(out, at::masked_select(self, mask.to(at::kBool)));
 }
+ACLNN(Unique, tensor(self), flag(sorted), flag(inverse), sized(out), tensor(places)) {
+  const auto [values, found] = at::_unique(self, sorted, inverse);
+  sim::resize_output(out, values);
+  if (inverse) {
+    places.copy_(found);
+  }
+}
+ACLNN(Unique2, tensor(self), flag(sorted), flag(inverse), flag(counts), sized(out), tensor(places), sized(numbers)) {
+  const auto [values, found, counted] = at::_unique2(self, sorted, inverse, counts);
+  sim::resize_output(out, values);
+  if (inverse) {
+    places.copy_(found);
+  }
+  if (counts) {
+    sim::resize_output(numbers, counted);
+  }
+}
+ACLNN(UniqueDim, tensor(self), flag(sorted), flag(inverse), int64(dim), sized(out), tensor(places), sized(numbers)) {
+  const auto [values, found, counted] = at::unique_dim(self, dim, sorted, inverse, true);
+  sim::resize_output(out, values);
+  if (inverse) {
+    places.copy_(found);
+  }
+  sim::resize_output(numbers, counted);
+}
+// A dimension of 1000 stands for none.
+ACLNN(
+    UniqueConsecutive, tensor(self), flag(inverse), flag(counts), int64(dim), sized(out), tensor(places),
+    sized(numbers)) {
+  const auto [values, found, counted] =
+      at::unique_consecutive(self, inverse, counts, dim == 1000 ? std::nullopt : std::optional(dim));
+  sim::resize_output(out, values);
+  if (inverse) {
+    places.copy_(found);
+  }
+  sim::resize_output(numbers, counted);
+}
+
+ACLNN(IndexAdd, tensor(self), int64(dim), tensor(index), tensor(source), scalar(alpha), tensor(out)) {
+  at::index_add_out(out, self, dim, index, source, alpha);
+}
+ACLNN(
+    IndexAddV2, tensor(self), int64(dim), tensor(index), tensor(source), scalar(alpha), int64(mode), tensor(out)) {
+  at::index_add_out(out, self, dim, index, source, alpha);
+}
+ACLNN(IndexCopy, tensor(self), int64(dim), tensor(index), tensor(source), tensor(out)) {
+  at::index_copy_out(out, self, dim, to_long(index), source);
+}
+ACLNN(InplaceIndexCopy, tensor(self), int64(dim), tensor(index), tensor(source)) {
+  self.index_copy_(dim, to_long(index), source);
+}
+ACLNN(IndexFill, tensor(self), int64(dim), tensor(index), scalar(value), tensor(out)) {
+  out.copy_(self.index_fill(dim, to_long(index), value));
+}
+ACLNN(InplaceIndexFill, tensor(self), int64(dim), tensor(index), scalar(value)) {
+  self.index_fill_(dim, to_long(index), value);
+}
+ACLNN(InplacePut, tensor(self), tensor(index), tensor(source), flag(accumulate)) {
+  self.put_(to_long(index), source, accumulate);
+}
+ACLNN(InplaceMaskedScatter, tensor(self), tensor(mask), tensor(source)) {
+  self.masked_scatter_(mask.to(at::kBool), source);
+}
+
+static const char* const reduce_names[] = {"none", "sum", "prod", "amax", "amin", "mean"};
+
+ACLNN(
+    ScatterReduce, tensor(self), int64(dim), tensor(index), tensor(src), int64(reduction), flag(include_self),
+    tensor(out)) {
+  at::scatter_reduce_out(out, self, dim, to_long(index), src, reduce_names[reduction], include_self);
+}
+ACLNN(
+    InplaceScatterReduce, tensor(self), int64(dim), tensor(index), tensor(src), int64(reduction),
+    flag(include_self)) {
+  self.scatter_reduce_(dim, to_long(index), src, reduce_names[reduction], include_self);
+}
+
+ACLNN(
+    SearchSorted, tensor(sorted), tensor(self), flag(int32), flag(right), tensor(sorter), tensor(out)) {
+  at::searchsorted_out(
+      out, sorted, self, int32, right, std::nullopt, sorter.defined() ? std::optional(sorter) : std::nullopt);
+}
+ACLNN(SearchSorteds, tensor(sorted), scalar(self), flag(int32), flag(right), tensor(sorter), tensor(out)) {
+  out.copy_(at::searchsorted(
+      sorted, self, int32, right, std::nullopt, sorter.defined() ? std::optional(sorter) : std::nullopt));
+}
+ACLNN(Bucketize, tensor(self), tensor(boundaries), flag(int32), flag(right), tensor(out)) {
+  at::bucketize_out(out, self, boundaries, int32, right);
+}
+ACLNN(Kthvalue, tensor(self), int64(k), int64(dim), flag(keepdim), tensor(values), tensor(indices)) {
+  at::kthvalue_out(values, indices, self, k, dim, keepdim);
+}
+ACLNN(IsInTensorScalar, tensor(self), scalar(value), flag(unique), flag(invert), tensor(out)) {
+  at::isin_out(out, self, value, unique, invert);
+}
+ACLNN(IsInScalarTensor, scalar(value), tensor(tests), flag(unique), flag(invert), tensor(out)) {
+  out.copy_(at::isin(value, tests, unique, invert));
+}
+ACLNN(UnfoldGrad, tensor(grad), ints(sizes), int64(dim), int64(size), int64(step), tensor(out)) {
+  out.copy_(at::unfold_backward(grad, sizes, dim, size, step));
+}

@@ -1,7 +1,9 @@
 // Products of matrices, and decompositions. The strides of an operand choose the BLAS path, so they are kept.
 #include "op.h"
+#include "ops/single.h"
 
 #include <ATen/Functions.h>
+#include <cmath>
 
 ACLNN(Mm, tensor(self), tensor(mat2), tensor(out), int8(cube_math_type)) {
   at::mm_out(out, self, mat2);
@@ -43,3 +45,44 @@ ACLNN(Addr, tensor(self), tensor(vec1), tensor(vec2), scalar(beta), scalar(alpha
 ACLNN(InplaceAddr, tensor(self), tensor(vec1), tensor(vec2), scalar(beta), scalar(alpha)) {
   self.addr_(vec1, vec2, beta, alpha);
 }
+
+ACLNN(Inverse, tensor(self), tensor(out)) { out.copy_(at::linalg_inv(self)); }
+ACLNN(LinalgCholesky, tensor(self), flag(upper), tensor(out)) { out.copy_(at::linalg_cholesky(self, upper)); }
+ACLNN(LinalgCross, tensor(self), tensor(other), int64(dim), tensor(out)) {
+  at::linalg_cross_out(out, self, other, dim);
+}
+ACLNN(LinalgQr, tensor(self), int64(mode), tensor(q), tensor(r)) {
+  static const char* const modes[] = {"reduced", "complete", "r"};
+  const auto [orthogonal, triangular] = at::linalg_qr(self, modes[mode]);
+  if (q.numel()) {
+    q.copy_(orthogonal);
+  }
+  r.copy_(triangular);
+}
+ACLNN(Slogdet, tensor(self), tensor(sign), tensor(logarithm)) {
+  const auto [result, value] = at::linalg_slogdet(self);
+  sign.copy_(result);
+  logarithm.copy_(value);
+}
+ACLNN(Svd, tensor(self), flag(full), flag(vectors), tensor(s), tensor(u), tensor(v)) {
+  const auto [left, values, right] = at::_linalg_svd(self, full, vectors);
+  s.copy_(values);
+  if (vectors) {
+    u.copy_(left);
+    v.copy_(right.mT());
+  }
+}
+ACLNN(
+    TriangularSolve, tensor(self), tensor(a), flag(upper), flag(transpose), flag(unit), tensor(out), tensor(copy)) {
+  out.copy_(std::get<0>(at::triangular_solve(self, a, upper, transpose, unit)));
+  copy.copy_(a);
+}
+
+// Distances. The power arrives in single precision.
+ACLNN(Cdist, tensor(x1), tensor(x2), single(p), int64(mode), tensor(out)) {
+  out.copy_(at::_cdist_forward(x1, x2, widen(p), mode ? std::optional(mode) : std::nullopt));
+}
+ACLNN(CdistBackward, tensor(grad), tensor(x1), tensor(x2), tensor(distances), single(p), tensor(out)) {
+  out.copy_(at::_cdist_backward(grad, x1, x2, p < 0 ? INFINITY : widen(p), distances));
+}
+ACLNN(Pdist, tensor(self), single(p), tensor(out)) { out.copy_(at::_pdist_forward(self, widen(p))); }

@@ -2,6 +2,7 @@
 #include "op.h"
 
 #include <ATen/Functions.h>
+#include <ATen/OpMathType.h>
 
 namespace {
 
@@ -49,4 +50,79 @@ ACLNN(
   copy(grad_input, dx);
   copy(grad_weight, dw);
   copy(grad_bias, db);
+}
+
+ACLNN(
+    BatchNorm, tensor(input), tensor(weight), tensor(bias), tensor(running_mean), tensor(running_var), flag(training),
+    real(momentum), real(eps), tensor(out), tensor(mean), tensor(inverse_std)) {
+  const auto [result, batch_mean, batch_inverse_std] =
+      at::native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps);
+  copy(out, result);
+  if (training) {
+    copy(mean, batch_mean);
+    copy(inverse_std, batch_inverse_std);
+  }
+}
+ACLNN(
+    BatchNormBackward, tensor(grad), tensor(input), tensor(weight), tensor(running_mean), tensor(running_var),
+    tensor(mean), tensor(inverse_std), flag(training), real(eps), bools(mask), tensor(grad_input), tensor(grad_weight),
+    tensor(grad_bias)) {
+  const auto [dx, dw, db] = at::native_batch_norm_backward(
+      grad, input, weight, running_mean, running_var, mean, inverse_std, training, eps, {mask[0], mask[1], mask[2]});
+  copy(grad_input, dx);
+  copy(grad_weight, dw);
+  copy(grad_bias, db);
+}
+
+ACLNN(
+    GroupNorm, tensor(input), tensor(weight), tensor(bias), int64(n), int64(c), int64(hw), int64(groups), real(eps),
+    tensor(out), tensor(mean), tensor(rstd)) {
+  const auto [result, result_mean, result_rstd] = at::native_group_norm(input, weight, bias, n, c, hw, groups, eps);
+  copy(out, result);
+  copy(mean, result_mean);
+  copy(rstd, result_rstd);
+}
+ACLNN(
+    GroupNormBackward, tensor(grad), tensor(input), tensor(mean), tensor(rstd), tensor(weight), int64(n), int64(c),
+    int64(hw), int64(groups), bools(mask), tensor(grad_input), tensor(grad_weight), tensor(grad_bias)) {
+  const auto type = statistics_type(input, weight);
+  const auto [dx, dw, db] = at::native_group_norm_backward(
+      grad.contiguous(), input.contiguous(), mean.to(type), rstd.to(type), weight, n, c, hw, groups,
+      {mask[0], mask[1], mask[2]});
+  copy(grad_input, dx);
+  copy(grad_weight, dw);
+  copy(grad_bias, db);
+}
+
+namespace {
+
+void rms_norm(const at::Tensor& x, const at::Tensor& gamma, double eps, at::Tensor& out, at::Tensor& rstd) {
+  const auto [result, result_rstd] = at::_fused_rms_norm(x, gamma.sizes(), gamma, eps);
+  copy(out, result);
+  copy(rstd, result_rstd);
+}
+
+} // namespace
+
+ACLNN(RmsNorm, tensor(x), tensor(gamma), real(eps), tensor(out), tensor(rstd)) { rms_norm(x, gamma, eps, out, rstd); }
+ACLNN(
+    AddRmsNorm, tensor(x1), tensor(x2), tensor(gamma), real(eps), tensor(out), tensor(rstd), tensor(sum)) {
+  at::add_out(sum, x1, x2);
+  rms_norm(sum, gamma, eps, out, rstd);
+}
+// The steps and their order are those of autograd through torch's rms_norm.
+ACLNN(RmsNormGrad, tensor(grad), tensor(x), tensor(rstd), tensor(gamma), tensor(dx), tensor(dgamma)) {
+  const auto type = at::toOpMathType(x.scalar_type());
+  const auto wide = x.to(type), g = grad.to(type);
+  at::DimVector dims;
+  int64_t elements = 1;
+  for (int64_t d = x.dim() - gamma.dim(); d < x.dim(); ++d) {
+    dims.push_back(d);
+    elements *= x.size(d);
+  }
+  dgamma.copy_(g.mul(wide.mul(rstd)).sum_to_size(gamma.sizes()));
+  const auto scaled = g.mul(gamma);
+  const auto drstd = scaled.mul(wide).sum(dims, true);
+  const auto dmean = drstd.mul(-0.5).mul(rstd.pow(3)).expand_as(wide).div(elements);
+  copy(dx, scaled.mul(rstd).add(dmean.mul(wide.mul(2))));
 }

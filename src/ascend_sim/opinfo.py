@@ -1,0 +1,361 @@
+"""The operators, judged by PyTorch's OpInfo database: every sample input on ``npu`` and on ``cpu``, bit for bit.
+
+    right       every sample equal, in every type that torch_npu takes, and in the gradients
+    missing     a sample raised: an operator that is not simulated, one that torch_npu has none for and would compute
+                on the CPU, or a sample that torch_npu itself refuses
+    wrong       a sample that differs, or whose kernel raised, or that ended the process. There must be none
+    decomposed  differs because torch_npu computes it by other operators than the CPU does; the reason is given
+    random      drawn numbers: right in shape and type, and the same again for the same seed
+
+An operator that PyTorch's CPU does not have is left out.
+"""
+
+import contextlib
+import importlib.util
+import json as json_module
+import os
+import queue
+import re
+import subprocess
+import sys
+import threading
+import warnings
+from collections import defaultdict
+
+from . import LoadError, load
+
+DTYPES = ("float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+
+
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+# A part that is quick and fixed: what models and notebooks use most.
+QUICK = _words("""
+abs add sub mul div.no_rounding_mode div.floor_rounding true_divide pow exp log sqrt rsqrt sin cos tanh sigmoid erf neg
+reciprocal clamp maximum minimum where masked_fill eq ne lt le gt ge logical_and logical_not bitwise_and isnan isfinite
+floor round sign lerp addcmul addcdiv remainder floor_divide sum mean amax amin max.reduction_with_dim argmax argmin all
+any prod std var cumsum cumprod logsumexp norm linalg.vector_norm count_nonzero cat stack repeat flip roll tril triu
+arange linspace eye full zeros ones float half long bool contiguous expand permute transpose narrow split chunk select
+index_select gather scatter scatter_add __getitem__ index_put take_along_dim masked_select nonzero sort topk
+mm bmm matmul addmm baddbmm mv dot einsum nn.functional.linear softmax log_softmax nn.functional.gelu
+nn.functional.silu nn.functional.relu nn.functional.layer_norm nn.functional.rms_norm nn.functional.group_norm
+nn.functional.batch_norm nn.functional.embedding nn.functional.cross_entropy nn.functional.nll_loss
+nn.functional.mse_loss nn.functional.conv2d nn.functional.max_pool2d nn.functional.avg_pool2d
+nn.functional.scaled_dot_product_attention nn.functional.dropout randn_like multinomial bernoulli
+""")
+QUICK_SAMPLES = 4
+
+# Drawn numbers are compared with those of a second draw from the same seed.
+RANDOM = set(
+    _words("""
+    cauchy exponential geometric log_normal normal normal.in_place normal.number_mean uniform randn randn_like
+    rand_like randint randint_like bernoulli multinomial nn.functional.dropout nn.functional.dropout2d
+    nn.functional.dropout3d nn.functional.alpha_dropout nn.functional.feature_alpha_dropout.with_train
+    nn.functional.rrelu nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d
+    svd_lowrank pca_lowrank
+    """)
+)
+# Nobody says what is in it.
+UNDEFINED = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
+UNDEFINED |= {"resize_", "resize_as_"}
+
+# What differs for a reason that is torch_npu's: the reason, where it was understood.
+DECOMPOSED: dict[str, str] = {}
+
+NOT_SIMULATED = ("not in libopapi", "is not simulated", "Single operator not found")
+
+
+def report(json: bool = False, quick: bool = False) -> int:
+    """Judge the operators and print what was found; 0 if none is wrong. ``quick`` takes a fixed part of them."""
+    try:
+        found = judge(quick=quick, progress=not json and sys.stderr.isatty())
+    except LoadError as e:
+        print(f"ascend_sim: {e}", file=sys.stderr)
+        return 1
+    if json:
+        print(json_module.dumps(found, indent=1))
+    else:
+        for verdict in ("right", "random", "missing", "decomposed", "wrong"):
+            print(f"\n{verdict}: {len(found[verdict])}")
+            for name in found[verdict]:
+                why = found["why"].get(name)
+                print(f"  {name}" + (f": {why}" if why else ""))
+    return 1 if found["wrong"] else 0
+
+
+def judge(quick: bool = False, names: list[str] | None = None, jobs: int | None = None, progress=False) -> dict:
+    """An object with the lists right, missing, wrong, decomposed and random, and ``why`` (name -> reason)."""
+    if not importlib.util.find_spec("expecttest"):  # torch.testing imports it
+        raise LoadError("the OpInfo database needs expecttest: pip install expecttest")
+    todo: queue.SimpleQueue = queue.SimpleQueue()
+    all_names = names or (QUICK if quick else _names())
+    for name in all_names:
+        todo.put(name)
+    verdicts: dict[str, dict] = {}
+    threads = [
+        threading.Thread(target=_supervise, args=(todo, verdicts, quick, progress and len(all_names)))
+        for _ in range(jobs or len(os.sched_getaffinity(0)))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found: dict = {key: [] for key in ("right", "missing", "wrong", "decomposed", "random")}
+    found["why"] = {}
+    for name in all_names:
+        verdict, why = verdicts[name]["verdict"], verdicts[name]["why"]
+        if verdict in found:
+            found[verdict].append(name)
+            if why:
+                found["why"][name] = why
+    return found
+
+
+def _names() -> list[str]:
+    code = "import ascend_sim.opinfo as o; print(*map(o._name, o._database()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=_environment())
+    if done.returncode:
+        raise LoadError(done.stderr.strip().splitlines()[-1])
+    return done.stdout.splitlines()[-1].split()  # torch_npu prints a line of its own before
+
+
+def _environment() -> dict[str, str]:
+    path = os.pathsep.join([os.path.dirname(os.path.dirname(os.path.abspath(__file__))), *sys.path])
+    # An operator that torch_npu would quietly compute on the CPU is not one of the device: let it raise.
+    fixed = {"TORCH_NPU_FALLBACK_CPU_DISABLE": "1", "TASK_QUEUE_ENABLE": "0", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    return {**os.environ, **fixed, "PYTHONPATH": path}
+
+
+def _supervise(todo: queue.SimpleQueue, verdicts: dict, quick: bool, total: int) -> None:
+    """Give names to a worker process, one at a time, and start another when one ends the process."""
+    worker = None
+    while True:
+        try:
+            name = todo.get_nowait()
+        except queue.Empty:
+            break
+        if worker is None or worker.poll() is not None:
+            command = [sys.executable, "-m", "ascend_sim.opinfo"]
+            options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+            worker = subprocess.Popen(command, text=True, env=_environment(), **options)
+        timer = threading.Timer(600, worker.kill)
+        timer.start()
+        try:
+            worker.stdin.write(json_module.dumps([name, quick]) + "\n")
+            worker.stdin.flush()
+            line = next((x for x in iter(worker.stdout.readline, "") if x.startswith("{")), "")
+        except BrokenPipeError:
+            line = ""
+        timer.cancel()
+        if line:
+            verdicts[name] = json_module.loads(line)
+        else:
+            verdicts[name] = {"verdict": "wrong", "why": f"ended the process (exit code {worker.wait()})"}
+        if total:
+            print(f"\r{len(verdicts)}/{total} {name:60}", end="", file=sys.stderr)
+    if worker:
+        worker.stdin.close()
+        worker.wait()
+
+
+def _database() -> list:
+    load()
+    import torch
+    import torch_npu  # noqa: F401
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    torch.set_num_threads(1)  # as the device: the bits of a sum depend on it
+    warnings.simplefilter("always")
+    warnings.showwarning = _hear
+    return op_db
+
+
+def _name(op) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+def _work() -> None:
+    """A worker: a line of JSON in, [name, quick]; a line out, {verdict, why}."""
+    operators = {_name(op): op for op in _database()}
+    for line in sys.stdin:
+        name, quick = json_module.loads(line)
+        print(json_module.dumps(_judge_one(operators[name], quick)), flush=True)
+
+
+def _judge_one(op, quick: bool) -> dict:
+    import torch
+
+    name = _name(op)
+    tally: dict[str, dict[str, int]] = {}  # type -> verdict -> how many
+    reasons: dict[str, str] = {}  # verdict -> the first reason
+    for dtype_name in DTYPES:
+        dtype = getattr(torch, dtype_name)
+        if dtype not in op.dtypes:
+            continue
+        counts = tally[dtype_name] = defaultdict(int)
+        for gradients in (False, True):
+            if gradients and not (op.supports_autograd and dtype in op.backward_dtypes and dtype.is_floating_point):
+                continue
+            for i, sample in enumerate(_samples(op, dtype, gradients)):
+                if quick and i == QUICK_SAMPLES:
+                    break
+                verdict, why = _judge_sample(op, name, sample, gradients)
+                counts[verdict] += 1
+                note = f"{dtype_name}{' gradient' if gradients else ''}: {why}"
+                reasons.setdefault(verdict, note)
+    counted = {verdict for counts in tally.values() for verdict in counts}
+    if "wrong" in counted:
+        verdict = "decomposed" if name in DECOMPOSED else "wrong"
+        return {"verdict": verdict, "why": DECOMPOSED.get(name, reasons["wrong"]), "tally": tally}
+    if "missing" in counted:
+        return {"verdict": "missing", "why": reasons["missing"], "tally": tally}
+    # A type that torch_npu takes in no sample is not one of the operator's.
+    partly = [d for d, c in tally.items() if c["refused"] and c["right"]]
+    if partly or ("refused" in counted and "right" not in counted):
+        return {"verdict": "missing", "why": f"refused by torch_npu, {reasons['refused']}", "tally": tally}
+    if "right" not in counted:
+        return {"verdict": "absent", "why": "", "tally": tally}
+    return {"verdict": "random" if name in RANDOM else "right", "why": "", "tally": tally}
+
+
+def _samples(op, dtype, gradients: bool):
+    import torch
+
+    torch.manual_seed(0)
+    try:
+        yield from op.sample_inputs("cpu", dtype, requires_grad=gradients)
+    except Exception:  # the database has none for the CPU
+        return
+
+
+def _judge_sample(op, name: str, sample, gradients: bool) -> tuple[str, str]:
+    """One of right, missing, refused, wrong, absent; and why."""
+    import torch
+
+    def run(device: str):
+        args = sample.transform(lambda x: _to(x, device))
+        args.kwargs = {k: device if k == "device" else v for k, v in args.kwargs.items()}
+        torch.manual_seed(0)
+        out = op.op(args.input, *args.args, **args.kwargs)
+        out = sample.output_process_fn_grad(out) if gradients else out
+        values = _flatten(out)
+        if gradients:
+            values += _gradients(values, _flatten([args.input, args.args, args.kwargs]))
+        return values
+
+    try:
+        expected = run("cpu")
+    except Exception:
+        return "absent", ""
+    _kernel_error.clear()
+    try:
+        found = run("npu")
+    except Exception as e:
+        return _judge_error(e)
+    try:
+        found = [_to(x, "cpu") for x in found]
+        if name in RANDOM:
+            expected = [_to(x, "cpu") for x in run("npu")]
+    except Exception as e:
+        return _judge_error(e)
+    if len(expected) != len(found):
+        return "wrong", f"{len(found)} results for {len(expected)}"
+    for a, b in zip(expected, found, strict=True):
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.dtype != b.dtype:
+            return "refused", f"a result of type {b.dtype} for {a.dtype}"  # torch_npu makes the results
+        if why := _difference(a, b, name in UNDEFINED):
+            return "wrong", f"{why}, for {_describe(sample)}"
+    return "right", ""
+
+
+def _judge_error(error: Exception) -> tuple[str, str]:
+    import torch
+
+    with contextlib.suppress(Exception):
+        torch.npu.synchronize()  # what else was under way, and its error
+    text = " ".join(str(error).split())
+    if no_kernel := re.search(r"The operator '(.+?)' would execute", text):
+        return "missing", f"torch_npu has no {no_kernel[1]}, it would compute it on the CPU"
+    if old_kind := re.search(r"OPS function error: (\w+), error code is 100024", text):
+        return "missing", f"{old_kind[1]} (an operator of the older interface) is not simulated"
+    if _kernel_error:
+        # torch_npu asked for a result of a type that the operator does not give. CANN refuses it before the launch.
+        refused = "can't be cast to the desired output type" in _kernel_error[0]
+        return "refused" if refused else "wrong", _kernel_error[0][:300]
+    return "missing" if any(x in text for x in NOT_SIMULATED) else "refused", text[:300]
+
+
+_kernel_error: list[str] = []  # what a kernel of the simulated device raised: torch_npu passes it on as a warning
+
+
+def _hear(message, *_args, **_kwargs) -> None:
+    text = str(message)
+    if "[ascend_sim]" in text:
+        _kernel_error.append(text.split("[ascend_sim] ")[1].split("\n")[0].split("Exception raised from")[0])
+
+
+def _to(x, device: str):
+    """``x`` on the device: a leaf that asks for a gradient if ``x`` does, with the strides of ``x``."""
+    import torch
+
+    if not isinstance(x, torch.Tensor) or x.device.type == device:
+        return x
+    moved = x.detach().to(device)
+    return moved.requires_grad_(x.requires_grad) if device == "npu" else moved
+
+
+def _flatten(x) -> list:
+    import torch
+
+    leaves = torch.utils._pytree.tree_leaves(x)
+    return [leaf for leaf in leaves if isinstance(leaf, (torch.Tensor, bool, int, float, complex))]
+
+
+def _gradients(outputs: list, inputs: list) -> list:
+    import torch
+
+    outputs = [x for x in outputs if isinstance(x, torch.Tensor) and x.requires_grad]
+    inputs = [x for x in inputs if isinstance(x, torch.Tensor) and x.requires_grad]
+    if not outputs or not inputs:
+        return []
+    weights = [torch.linspace(-1, 1, x.numel()).reshape(x.shape).to(x.device, x.dtype) for x in outputs]
+    found = torch.autograd.grad(outputs, inputs, weights, allow_unused=True)
+    return [x for x in found if x is not None]
+
+
+def _difference(a, b, shape_only: bool) -> str:
+    import torch
+
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        same = type(a) is type(b) and (a == b or a != a and b != b)
+        return "" if same or shape_only else f"{b} for {a}"
+    if a.shape != b.shape:
+        return f"shape {tuple(b.shape)} for {tuple(a.shape)}"
+    if shape_only or not a.numel():
+        return ""
+    a, b = (x.detach().resolve_conj().resolve_neg().contiguous() for x in (a, b))
+    if a.is_complex():
+        a, b = torch.view_as_real(a), torch.view_as_real(b)
+    both_nan = a.isnan() & b.isnan() if a.is_floating_point() else torch.zeros_like(a, dtype=torch.bool)
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    differ = (a.reshape(-1).view(bits) != b.reshape(-1).view(bits)) & ~both_nan.reshape(-1)
+    if not differ.any():
+        return ""
+    i = int(differ.nonzero()[0])
+    return f"{int(differ.sum())} of {differ.numel()} differ, {b.reshape(-1)[i].item()} for {a.reshape(-1)[i].item()}"
+
+
+def _describe(sample) -> str:
+    import torch
+
+    def short(x):
+        return f"{str(x.dtype)[6:]}{list(x.shape)}" if isinstance(x, torch.Tensor) else repr(x)
+
+    parts = torch.utils._pytree.tree_map(short, [sample.input, *sample.args])
+    return (", ".join(map(str, parts)) + "".join(f", {k}={short(v)}" for k, v in sample.kwargs.items()))[:200]
+
+
+if __name__ == "__main__":
+    _work()
