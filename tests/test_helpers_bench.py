@@ -33,7 +33,7 @@ def layer():
 def test_measure_calls_as_often_as_it_says():
     calls = itertools.count()
     measured = helpers.measure(lambda: next(calls), repeats=7, runs=3, warmup=4)
-    assert next(calls) == 3 * 7
+    assert next(calls) == 4 + 3 * 7
     assert (len(measured.runs_ms), measured.repeats) == (3, 7)
 
 
@@ -84,6 +84,21 @@ def test_compare_counts_kernels(layer):
     assert result.kernels_ms > 0
     twice = helpers.compare(lambda x: layer(layer(x)), torch.randn(2, 16), seconds=0.02)
     assert twice.kernels == 6
+
+
+@simulated
+def test_kernel_spans_are_those_of_the_fastest_try(layer):
+    x, calls = torch.randn(2, 16, device="npu"), itertools.count()
+
+    def slow_at_first():
+        for _ in range(50 if next(calls) == 0 else 1):
+            layer(x)
+
+    assert [span.name for span in bench.kernel_spans(slow_at_first, tries=3)] == [
+        "aclnnAddmm",
+        "aclnnGelu",
+        "aclnnAddmm",
+    ]
 
 
 def test_compare_catches_a_frozen_scalar():

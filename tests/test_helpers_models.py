@@ -5,7 +5,7 @@ import sys
 import types
 
 import helpers
-from helpers import models
+from helpers import bench, models
 from helpers.models import (
     MASK,
     PAD,
@@ -113,6 +113,15 @@ def test_the_device_gives_what_the_cpu_gives_and_a_replay_too(width, tokens, bat
     assert torch.equal(on_device, on_cpu)
     captured = helpers.capture(model, *sample_inputs(model, batch, tokens, seed=1))
     assert torch.equal(captured(ids, mask).cpu(), on_cpu)
+
+
+@exact
+@pytest.mark.parametrize(("width", "layers", "tokens", "batch"), [(32, 1, 16, 1), (64, 3, 9, 2)])
+def test_the_number_of_kernels_is_that_of_the_layers(width, layers, tokens, batch):
+    model = genmol(width, layers).to("npu")
+    inputs = [x.npu() for x in sample_inputs(model, batch, tokens)]
+    with torch.no_grad():
+        assert bench.kernel_times(lambda: model(*inputs))[0] == models.kernels(layers)
 
 
 def test_the_seed_fixes_weights_and_inputs():

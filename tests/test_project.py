@@ -25,8 +25,10 @@ README = (ROOT / "README.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
-def command(*arguments, **options) -> subprocess.CompletedProcess:
-    return subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, **options)
+def command(*arguments) -> subprocess.CompletedProcess:
+    # The suite itself runs under `make test`: a make inside it must not take itself for a part of that one.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, env=environment)
 
 
 # ---- dependencies ------------------------------------------------------------------------------------------------
@@ -208,7 +210,8 @@ def test_readme_lists_the_notebooks():
 
 
 def test_readme_is_filled_in():
-    assert "FILL" not in README, "the table of results still waits for its numbers"
+    waiting = README.count("FILL")
+    assert waiting == 0, "the table of results still waits for its numbers"
 
 
 # ---- what is in the repository -----------------------------------------------------------------------------------

@@ -64,11 +64,11 @@ def quiet_kernels(folder: Path) -> None:
     os.environ["IPYTHONDIR"] = str(folder)
 
 
-def find(names: list[str], folder: Path = NOTEBOOKS) -> list[Path]:
+def find(names: list[str]) -> list[Path]:
     """The notebooks that the names mean (`03`, a stem or a path's last part), in order; all of them for no names."""
-    everything = sorted(folder.glob(PATTERN))
+    everything = sorted(NOTEBOOKS.glob(PATTERN))
     if not everything:
-        raise WrongArgumentError(f"no notebooks in {shown(folder)}")
+        raise WrongArgumentError(f"no notebooks in {shown(NOTEBOOKS)}")
     chosen = []
     for name in names:
         stem = Path(name).name.removesuffix(".ipynb")

@@ -105,7 +105,8 @@ def measure(
 
     repeats: by default as many calls as fit into ``seconds``, at least 3.
     """
-    repeats = _warm_up(fn, warmup, seconds) if repeats is None else repeats
+    _warm_up(fn, warmup)
+    repeats = repeats or _that_fit(fn, seconds)
     return Measurement(tuple(_run_ms(fn, repeats) for _ in range(runs)), repeats)
 
 
@@ -133,7 +134,9 @@ def compare(
             return fn(*captured.inputs)
 
         functions = (eager, captured.graph.replay)
-        repeats = [_warm_up(f, 5, seconds) for f in functions]
+        for f in functions:
+            _warm_up(f, 5)
+        repeats = [_that_fit(f, seconds) for f in functions]
         times: tuple[list[float], ...] = ([], [])
         for _ in range(runs):
             for f, n, kept in zip(functions, repeats, times, strict=True):
@@ -169,10 +172,15 @@ def kernel_times(fn: Callable[[], object], runs: int = 3) -> tuple[int | None, f
     return len(spans), statistics.median(sums)
 
 
-def _warm_up(fn: Callable[[], object], calls: int, seconds: float) -> int:
-    """Call ``fn`` a few times and return how many calls fit into ``seconds``."""
-    last_ms = [_run_ms(fn, 1) for _ in range(max(calls, 1))][-1]
-    return min(max(3, int(seconds * 1e3 / last_ms)), 10_000)
+def _warm_up(fn: Callable[[], object], calls: int) -> None:
+    for _ in range(calls):
+        fn()
+    torch.npu.synchronize()
+
+
+def _that_fit(fn: Callable[[], object], seconds: float) -> int:
+    """How many calls of ``fn`` fit into ``seconds``, at least 3."""
+    return max(3, int(seconds * 1e3 / _run_ms(fn, 1)))
 
 
 def _run_ms(fn: Callable[[], object], repeats: int) -> float:

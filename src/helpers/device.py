@@ -65,6 +65,7 @@ SOURCE = {"ascend": "measured on Ascend", "simulated": "measured on the simulate
 _EXPECTED = {
     "ASCEND_HOME_PATH environment variable is not set": "ASCEND_HOME_PATH",
     "require processing for 32 padding size": "32-byte padding",
+    "Device do not support double dtype now": "float64 (it becomes float32)",
 }
 _active: Device | None = None
 
@@ -134,9 +135,10 @@ def _activate() -> Device:
 
     with _quiet_import(quieted):
         import torch_npu
-    # The first allocation starts the device, so a broken one fails here and not in the middle of a lesson.
+    # The first allocation starts the device, so a broken one fails here and not in the middle of a lesson. Printing a
+    # tensor asks for float64, and the first time that is asked for there is a warning.
     with _quiet_stderr(quieted) if loaded.kind == "simulated" else nullcontext():
-        torch.empty(1, device="npu")
+        torch.empty(1, device="npu").double()
     effective = task_queue()
     return Device(
         kind=loaded.kind,

@@ -15,6 +15,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from PIL import Image
 
+from . import models
+
 
 class Style(NamedTuple):
     color: str
@@ -209,10 +211,9 @@ def speedup(records: Sequence[dict], reported: Sequence[tuple] = REPORTED) -> Fi
 
     The line is the rule that a call takes the longer of launching and computing: max(1, launch / kernel), with the
     launch time of the smallest size. An Ascend counts no kernels in a replay; its pairs take the count that the
-    simulated device has for the same model and size, and are left out where there is none.
+    simulated device has for the model (``models.kernels``), and are left out where there is none.
     """
-    counts = {_model_and_size(r): r["kernels"] for r in records if r["kernels"]}
-    counted = [(pair, counts.get(_model_and_size(pair.graph))) for pair in paired(records)]
+    counted = [(pair, _kernels(pair.graph)) for pair in paired(records)]
     points = [(pair.graph["median_ms"] / count * 1e3, pair) for pair, count in counted if count]
     if not points:
         raise ValueError("no size has a count of its kernels")
@@ -252,8 +253,10 @@ def speedup(records: Sequence[dict], reported: Sequence[tuple] = REPORTED) -> Fi
     return _finish(fig, "The lighter the kernels, the larger the gain", shown, _stamp(records))
 
 
-def _model_and_size(record: dict) -> tuple:
-    return record["model"], record["batch"], *sorted(record["shape"].items())
+def _kernels(record: dict) -> int | None:
+    if record["kernels"] is None and record["model"] == "genmol" and "layers" in record["shape"]:
+        return models.kernels(record["shape"]["layers"])
+    return record["kernels"]
 
 
 def break_even(

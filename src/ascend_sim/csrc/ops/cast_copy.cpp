@@ -30,6 +30,9 @@ ACLNN(RepeatInterleaveIntWithDim, tensor(self), int64(repeats), int64(dim), int6
 ACLNN(RepeatInterleaveTensor, tensor(repeats), int64(size), tensor(out)) {
   at::repeat_interleave_out(out, repeats, size);
 }
+ACLNN(RepeatInterleaveGrad, tensor(gradient), tensor(repeats), int64(dim), tensor(out)) {
+  out.zero_().index_add_(dim, at::repeat_interleave(repeats), gradient);
+}
 ACLNN(Flip, tensor(self), ints(dims), tensor(out)) { at::flip_out(out, self, dims); }
 ACLNN(Roll, tensor(self), ints(shifts), ints(dims), tensor(out)) { at::roll_out(out, self, shifts, dims); }
 ACLNN(ConstantPadNd, tensor(self), ints(pad), scalar(value), tensor(out)) {

@@ -104,6 +104,10 @@ ACLNN(InplaceNanToNum, tensor(self), single(nan), single(posinf), single(neginf)
   }
 SCALED(Add, add)
 SCALED(Sub, sub)
+ACLNN(AddRelu, tensor(self), tensor(other), scalar(alpha), tensor(out)) {
+  at::add_out(out, self, other, alpha).relu_();
+}
+ACLNN(InplaceAddRelu, tensor(self), tensor(other), scalar(alpha)) { self.add_(other, alpha).relu_(); }
 ACLNN(AddV3, scalar(self), tensor(other), scalar(alpha), tensor(out)) {
   at::add_out(out, number(self), other, alpha);
 }

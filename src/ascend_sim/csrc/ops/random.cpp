@@ -171,6 +171,19 @@ void multinomial(const at::Tensor& weights, int64_t samples, bool replacement, K
   }
 }
 
+void rrelu(
+    const at::Tensor& self, at::Tensor& noise, double lower, double upper, bool training, Key key, at::Tensor& out) {
+  if (!training) {
+    at::leaky_relu_out(out, self, (lower + upper) / 2);
+    return;
+  }
+  auto slope = at::empty(self.sizes(), self.options());
+  uniform(slope, lower, upper, key);
+  slope.masked_fill_(self.gt(0), 1);
+  noise.copy_(slope);
+  at::mul_out(out, self, slope);
+}
+
 } // namespace
 
 // Each with seed and offset as numbers, and as tensors.
@@ -247,6 +260,17 @@ ACLNN(Randperm, int64(n), int64(seed), int64(offset), tensor(out)) {
 }
 ACLNN(DropoutGenMask, ints(shape), real(drop), int64(seed), int64(offset), tensor(mask)) {
   keep_mask(shape, drop, key(seed, offset), mask);
+}
+
+ACLNN(
+    RReluWithNoise, tensor(self), tensor(noise), scalar(lower), scalar(upper), flag(training), int64(seed),
+    int64(offset), tensor(out)) {
+  rrelu(self, noise, lower.toDouble(), upper.toDouble(), training, key(seed, offset), out);
+}
+ACLNN(
+    InplaceRReluWithNoise, tensor(self), tensor(noise), scalar(lower), scalar(upper), flag(training), int64(seed),
+    int64(offset)) {
+  rrelu(self, noise, lower.toDouble(), upper.toDouble(), training, key(seed, offset), self);
 }
 
 ACLNN(DropoutDoMask, tensor(self), tensor(mask), real(drop), tensor(out)) {

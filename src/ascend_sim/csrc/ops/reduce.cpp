@@ -75,6 +75,10 @@ ACLNN(LinalgVectorNorm, tensor(self), scalar(ord), ints(dims), flag(keepdim), dt
   const auto over = dims.empty() ? at::OptionalIntArrayRef() : at::OptionalIntArrayRef(dims);
   at::linalg_vector_norm_out(out, self, ord, over, keepdim, type);
 }
+ACLNN(Renorm, tensor(self), scalar(p), int64(dim), scalar(limit), tensor(out)) {
+  at::renorm_out(out, self, p, dim, limit);
+}
+ACLNN(InplaceRenorm, tensor(self), scalar(p), int64(dim), scalar(limit)) { self.renorm_(p, dim, limit); }
 ACLNN(LogSumExp, tensor(self), ints(dims), flag(keepdim), tensor(out)) {
   at::logsumexp_out(out, self, dims, keepdim);
 }
