@@ -5,6 +5,8 @@ Each result equals that of the CPU bit for bit, in every type and layout; NaN eq
 
 import functools
 
+from ascend_sim import opinfo
+
 import pytest
 import torch
 
@@ -459,3 +461,12 @@ def test_lists_of_three_operands():
         assert_same(torch._foreach_lerp(a, b, weight or c), torch._foreach_lerp(*on_npu[:2], weight or on_npu[2]))
     for order in (1, 2, float("inf")):
         assert_same(torch._foreach_norm(a, order), torch._foreach_norm(on_npu[0], order))
+
+
+def test_report_of_a_fixed_part():
+    """PyTorch's own samples for the operators used most; the rest is `python -m ascend_sim ops`."""
+    pytest.importorskip("expecttest")
+    found = opinfo.judge(quick=True)
+    assert not found["wrong"], {name: found["why"][name] for name in found["wrong"]}
+    assert len(found["right"]) >= 110, found["why"]
+    assert {"nn.functional.dropout", "randn_like", "multinomial", "bernoulli"} <= set(found["random"])

@@ -73,45 +73,35 @@ def timeline(
     traces: {"eager": spans, "replay": spans}, spans as ``ascend_sim.trace`` gives them (seconds). A trace of at most
     20 kernels gets their names too.
     """
-    named = {name: len(spans) <= 20 for name, spans in traces.items()}
-    heights = [2.3 if few else 1.6 for few in named.values()]
-    fig, panels = plt.subplots(
-        len(traces),
-        1,
-        FigureClass=Picture,
-        figsize=(8, 0.9 + sum(heights)),
-        sharex=True,
-        squeeze=False,
-        height_ratios=heights,
-    )
-    for ax, (name, spans) in zip(panels[:, 0], traces.items(), strict=True):
+    for name, spans in traces.items():
         if not spans:
             raise ValueError(f"trace {name!r} holds no kernel")
+    streams = {name: sorted({span.stream for span in spans}) for name, spans in traces.items()}
+    # A stream with names below its kernels needs twice the height of one without.
+    pitch = {name: 2 if len(spans) <= 20 else 1 for name, spans in traces.items()}
+    rows = [1 + pitch[name] * len(streams[name]) for name in traces]
+    size = (8, 1 + 0.7 * len(traces) + 0.42 * sum(rows))
+    fig, panels = plt.subplots(
+        len(traces), 1, FigureClass=Picture, figsize=size, sharex=True, squeeze=False, height_ratios=rows
+    )
+    ends = [max(s.ended for s in spans) - min(s.enqueued for s in spans) for spans in traces.values()]
+    for ax, height, (name, spans) in zip(panels[:, 0], rows, traces.items(), strict=True):
+        few = pitch[name] > 1
         zero = min(span.enqueued for span in spans)
-        streams = sorted({span.stream for span in spans})
         launches = sorted({(span.enqueued - zero) * 1e3 for span in spans})
-        few = named[name]
         ax.vlines(launches, 0.1, 0.9, color=HOST, linewidth=2 if few else 0.6)
-        for row, stream in enumerate(streams, start=1):
-            bars = [((s.started - zero) * 1e3, (s.ended - s.started) * 1e3) for s in spans if s.stream == stream]
-            ax.broken_barh(bars, (row + 0.1, 0.8), color=SOURCES[source].color, linewidth=0)
-            for s, (start, width) in zip((s for s in spans if s.stream == stream), bars, strict=True) if few else ():
-                ax.annotate(
-                    short_name(s.name),
-                    (start + width / 2, row + 0.9),
-                    xytext=(4, -3),
-                    textcoords="offset points",
-                    rotation=30,
-                    rotation_mode="anchor",
-                    ha="right",
-                    va="top",
-                    fontsize=8,
-                )
+        tops = [1 + pitch[name] * i for i in range(len(streams[name]))]
+        for top, stream in zip(tops, streams[name], strict=True):
+            own = [span for span in spans if span.stream == stream]
+            bars = [((s.started - zero) * 1e3, (s.ended - s.started) * 1e3) for s in own]
+            ax.broken_barh(bars, (top + 0.1, 0.8), color=SOURCES[source].color, linewidth=0)
+            if few:
+                _name_bars(ax, [short_name(s.name) for s in own], bars, top + 0.9, max(ends) * 1e3)
         total = (max(span.ended for span in spans) - zero) * 1e3
         busy = sum(span.ended - span.started for span in spans) * 1e3
-        ax.set_yticks([row + 0.5 for row in range(len(streams) + 1)])
-        ax.set_yticklabels(["host launches", *(f"device, stream {s}" for s in streams)])
-        ax.set_ylim(len(streams) + (2.3 if few else 1), 0)
+        ax.set_yticks([0.5, *(top + 0.5 for top in tops)])
+        ax.set_yticklabels(["host launches", *(f"device, stream {s}" for s in streams[name])])
+        ax.set_ylim(height, 0)
         ax.set_title(
             f"{name}: {len(spans)} kernels in {total:.2f} ms, device busy {min(busy / total, 1):.0%}",
             loc="left",
@@ -282,6 +272,27 @@ def break_even(
     ax.set_xlabel("calls")
     ax.set_ylabel("time spent (ms)")
     return _finish(fig, "When a capture pays for itself", [source], note)
+
+
+def _name_bars(ax, names: Sequence[str], bars: Sequence[tuple[float, float]], y: float, whole: float) -> None:
+    """Write the names below the bars, but none so close to the one before that they would overlap."""
+    last = -whole
+    for name, (start, width) in zip(names, bars, strict=True):
+        at = start + width / 2
+        if at - last < 0.035 * whole:
+            continue
+        last = at
+        ax.annotate(
+            name,
+            (at, y),
+            xytext=(4, -3),
+            textcoords="offset points",
+            rotation=30,
+            rotation_mode="anchor",
+            ha="right",
+            va="top",
+            fontsize=8,
+        )
 
 
 def short_name(kernel: str) -> str:

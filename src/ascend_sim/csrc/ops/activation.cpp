@@ -3,26 +3,40 @@
 
 #include <ATen/Functions.h>
 
-#define UNARY(op, function)                                                      \
-  ACLNN(op, tensor(self), tensor(out)) { at::function##_out(out, self); }        \
+// The CPU lays a result out as its operands and goes through all of them in the order of memory, so whether elements
+// are computed in vectors or one by one, and with it the last bit, depends on that. The caller's output is packed:
+// where an operand is not, the result is made the CPU's way and copied.
+static bool alike(const at::Tensor& out, const at::Tensor& a) {
+  return out.strides() == a.strides();
+}
+
+#define UNARY(op, function)                                                                                   \
+  ACLNN(op, tensor(self), tensor(out)) {                                                                      \
+    alike(out, self) ? at::function##_out(out, self) : out.copy_(at::function(self));                         \
+  }
+#define UNARY_AND_INPLACE(op, function) \
+  UNARY(op, function)                   \
   ACLNN(Inplace##op, tensor(self)) { at::function##_(self); }
 
-UNARY(Hardsigmoid, hardsigmoid)
-UNARY(Hardswish, hardswish)
-UNARY(Mish, mish)
-UNARY(Sigmoid, sigmoid)
-UNARY(Tanh, tanh)
+UNARY(Silu, silu)
+UNARY_AND_INPLACE(Hardsigmoid, hardsigmoid)
+UNARY_AND_INPLACE(Hardswish, hardswish)
+UNARY_AND_INPLACE(Mish, mish)
+UNARY_AND_INPLACE(Sigmoid, sigmoid)
+UNARY_AND_INPLACE(Tanh, tanh)
 ACLNN(Relu, tensor(self), tensor(out)) { at::clamp_min_out(out, self, 0); }
 ACLNN(InplaceRelu, tensor(self)) { at::relu_(self); }
-ACLNN(Silu, tensor(self), tensor(out)) { at::silu_out(out, self); }
 
-#define BACKWARD(op, function, saved)                                                  \
-  ACLNN(op, tensor(grad), tensor(saved), tensor(out)) { at::function(out, grad, saved); }
+#define BACKWARD(op, function, saved)                                                                         \
+  ACLNN(op, tensor(grad), tensor(saved), tensor(out)) {                                                       \
+    alike(out, grad) && alike(out, saved) ? at::function##_out(out, grad, saved)                              \
+                                          : out.copy_(at::function(grad, saved));                             \
+  }
 
-BACKWARD(HardsigmoidBackward, hardsigmoid_backward_out, self)
-BACKWARD(SigmoidBackward, sigmoid_backward_out, result)
-BACKWARD(SiluBackward, silu_backward_out, self)
-BACKWARD(TanhBackward, tanh_backward_out, result)
+BACKWARD(HardsigmoidBackward, hardsigmoid_backward, self)
+BACKWARD(SigmoidBackward, sigmoid_backward, result)
+BACKWARD(SiluBackward, silu_backward, self)
+BACKWARD(TanhBackward, tanh_backward, result)
 ACLNN(MishBackward, tensor(grad), tensor(self), tensor(out)) { out.copy_(at::mish_backward(grad, self)); }
 ACLNN(HardswishBackward, tensor(grad), tensor(self), tensor(out)) { out.copy_(at::hardswish_backward(grad, self)); }
 ACLNN(HardswishBackwardV2, tensor(grad), tensor(self), tensor(out)) { out.copy_(at::hardswish_backward(grad, self)); }
@@ -31,15 +45,25 @@ ACLNN(ThresholdBackward, tensor(grad), tensor(self), scalar(threshold), tensor(o
 }
 
 // The first version of this operator has no parameter for the approximation: torch_npu calls it for both.
-ACLNN(Gelu, tensor(self), tensor(out)) { at::gelu_out(out, self, "none"); }
-ACLNN(GeluBackward, tensor(grad), tensor(self), tensor(out)) { at::gelu_backward_out(out, grad, self, "none"); }
-ACLNN(GeluV2, tensor(self), int64(tanh), tensor(out)) { at::gelu_out(out, self, tanh ? "tanh" : "none"); }
+static void gelu(const at::Tensor& self, std::string_view approximate, at::Tensor& out) {
+  alike(out, self) ? at::gelu_out(out, self, approximate) : out.copy_(at::gelu(self, approximate));
+}
+static void gelu_backward(
+    const at::Tensor& grad, const at::Tensor& self, std::string_view approximate, at::Tensor& out) {
+  alike(out, grad) && alike(out, self) ? at::gelu_backward_out(out, grad, self, approximate)
+                                       : out.copy_(at::gelu_backward(grad, self, approximate));
+}
+
+ACLNN(Gelu, tensor(self), tensor(out)) { gelu(self, "none", out); }
+ACLNN(GeluBackward, tensor(grad), tensor(self), tensor(out)) { gelu_backward(grad, self, "none", out); }
+ACLNN(GeluV2, tensor(self), int64(tanh), tensor(out)) { gelu(self, tanh ? "tanh" : "none", out); }
 ACLNN(GeluBackwardV2, tensor(grad), tensor(self), text(approximate), tensor(out)) {
-  at::gelu_backward_out(out, grad, self, approximate);
+  gelu_backward(grad, self, approximate, out);
 }
 
 ACLNN(Elu, tensor(self), scalar(alpha), scalar(scale), scalar(input_scale), tensor(out)) {
-  at::elu_out(out, self, alpha, scale, input_scale);
+  alike(out, self) ? at::elu_out(out, self, alpha, scale, input_scale)
+                   : out.copy_(at::elu(self, alpha, scale, input_scale));
 }
 ACLNN(InplaceElu, tensor(self), scalar(alpha), scalar(scale), scalar(input_scale)) {
   at::elu_(self, alpha, scale, input_scale);
@@ -47,7 +71,7 @@ ACLNN(InplaceElu, tensor(self), scalar(alpha), scalar(scale), scalar(input_scale
 ACLNN(
     EluBackward, tensor(grad), scalar(alpha), scalar(scale), scalar(input_scale), flag(is_result), tensor(saved),
     tensor(out)) {
-  at::elu_backward_out(out, grad, alpha, scale, input_scale, is_result, saved);
+  out.copy_(at::elu_backward(grad, alpha, scale, input_scale, is_result, saved));
 }
 ACLNN(Celu, tensor(self), scalar(alpha), tensor(out)) { out.copy_(at::celu(self, alpha)); }
 ACLNN(InplaceCelu, tensor(self), scalar(alpha)) { at::celu_(self, alpha); }
@@ -61,9 +85,11 @@ WITH_NUMBER(Hardshrink, hardshrink)
 WITH_NUMBER(Softshrink, softshrink)
 
 #define WITH_TWO_NUMBERS(op, function)                                                                        \
-  ACLNN(op, tensor(self), scalar(a), scalar(b), tensor(out)) { at::function##_out(out, self, a, b); }         \
+  ACLNN(op, tensor(self), scalar(a), scalar(b), tensor(out)) {                                                \
+    alike(out, self) ? at::function##_out(out, self, a, b) : out.copy_(at::function(self, a, b));             \
+  }                                                                                                           \
   ACLNN(op##Backward, tensor(grad), tensor(self), scalar(a), scalar(b), tensor(out)) {                        \
-    at::function##_backward_out(out, grad, self, a, b);                                                       \
+    out.copy_(at::function##_backward(grad, self, a, b));                                                     \
   }
 WITH_TWO_NUMBERS(Hardtanh, hardtanh)
 WITH_TWO_NUMBERS(Softplus, softplus)
@@ -97,7 +123,7 @@ ACLNN(LogSigmoid, tensor(self), tensor(out)) { out.copy_(at::log_sigmoid(self));
 // The CPU keeps a buffer for the gradient that the hardware has no room for.
 ACLNN(LogSigmoidForward, tensor(self), tensor(out), tensor(buffer)) { out.copy_(at::log_sigmoid(self)); }
 ACLNN(LogSigmoidBackward, tensor(grad), tensor(self), tensor(buffer), tensor(out)) {
-  at::log_sigmoid_backward_out(out, grad, self, std::get<1>(at::log_sigmoid_forward(self)));
+  out.copy_(at::log_sigmoid_backward(grad, self, std::get<1>(at::log_sigmoid_forward(self))));
 }
 
 namespace {
@@ -150,5 +176,5 @@ ACLNN(
 ACLNN(FastGelu, tensor(self), tensor(out)) { at::mul_out(out, self, self.mul(1.702).sigmoid_()); }
 ACLNN(FastGeluBackward, tensor(grad), tensor(self), tensor(out)) {
   const auto s = self.mul(1.702).sigmoid_();
-  at::mul_out(out, grad, s.add(self.mul(1.702).mul_(s).mul_(s.neg().add_(1))));
+  at::add_out(out, grad.mul(s), at::sigmoid_backward(grad.mul(self), s).mul_(1.702));
 }

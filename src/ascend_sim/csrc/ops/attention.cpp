@@ -2,6 +2,7 @@
 // position embedding. The kernel is the one that the CPU picks for the same operands, so results are the CPU's.
 #include "op.h"
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
@@ -33,7 +34,7 @@ struct Attention {
   std::optional<at::Tensor> mask; // added to the scores
   bool causal = false;
   double scale, keep;
-  at::Tensor dropped; // bool, true where a probability is kept; undefined without dropout
+  at::Tensor kept; // bool, of the size of the scores; undefined without dropout
   bool flash, grouped;
 
   Attention(
@@ -44,12 +45,19 @@ struct Attention {
     if (kept_bits.defined() && keep < 1) {
       const int64_t scores = q.size(0) * q.size(1) * q.size(2) * k.size(2);
       const auto bit = at::arange(8, at::kByte);
-      dropped = kept_bits.view(-1).view(at::kByte).unsqueeze(1).bitwise_right_shift(bit).bitwise_and(1).flatten();
-      dropped = dropped.narrow(0, 0, scores).to(at::kBool).view({q.size(0), q.size(1), q.size(2), k.size(2)});
+      kept = kept_bits.view(-1).view(at::kByte).unsqueeze(1).bitwise_right_shift(bit).bitwise_and(1).flatten();
+      kept = kept.narrow(0, 0, scores).to(at::kBool).view({q.size(0), q.size(1), q.size(2), k.size(2)});
     }
-    flash = !dropped.defined() &&
+    flash = !kept.defined() &&
         at::_fused_sdp_choice(q, k, v, mask, 0.0, causal, scale, grouped) ==
             static_cast<int64_t>(sdp::SDPBackend::flash_attention);
+    // Step by step the CPU computes in single precision, and rounds at the end.
+    if (!flash && at::isReducedFloatingType(q.scalar_type()) && !at::globalContext().allowFP16BF16ReductionMathSDP()) {
+      for (at::Tensor* t : {&this->q, &this->k, &this->v}) {
+        *t = t->to(at::kFloat);
+      }
+      mask = mask ? std::optional(mask->to(at::kFloat)) : mask;
+    }
   }
 
   // The modes of the fused operator: 0 and 1 take a whole mask, 2 to 4 mean a band and a compressed mask.
@@ -89,21 +97,22 @@ struct Attention {
       return at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, mask, scale);
     }
     const auto sums = scores(repeated(k)).to(at::kFloat).logsumexp(-1);
-    if (dropped.defined()) {
-      return {at::matmul(probabilities() * dropped.to(q.scalar_type()).div(keep), repeated(v)), sums};
+    if (kept.defined()) {
+      return {at::matmul(probabilities() * survival(), repeated(v)), sums};
     }
     return {std::get<0>(at::_scaled_dot_product_attention_math(q, k, v, mask, 0.0, causal, {}, scale, grouped)), sums};
   }
 
   std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(
-      const at::Tensor& grad, const at::Tensor& out, const at::Tensor& sums) const {
+      const at::Tensor& given_grad, const at::Tensor& out, const at::Tensor& sums) const {
+    const auto grad = given_grad.to(q.scalar_type());
     if (flash) {
       return at::_scaled_dot_product_flash_attention_for_cpu_backward(
           grad, q, k, v, out, sums, 0.0, causal, mask, scale);
     }
     const double root = std::sqrt(scale);
     const auto all_keys = repeated(k), p = probabilities();
-    const auto factor = dropped.defined() ? dropped.to(q.scalar_type()).div(keep) : at::Tensor();
+    const auto factor = kept.defined() ? survival() : at::Tensor();
     const auto dv = at::matmul((factor.defined() ? p * factor : p).transpose(-2, -1), grad);
     auto dp = at::matmul(grad, repeated(v).transpose(-2, -1));
     dp = factor.defined() ? dp * factor : dp;
@@ -117,6 +126,8 @@ struct Attention {
   at::Tensor probabilities() const {
     return std::get<1>(at::_scaled_dot_product_attention_math(q, k, v, mask, 0.0, causal, {}, scale, grouped));
   }
+  // What a probability is multiplied with where some are dropped.
+  at::Tensor survival() const { return kept.to(q.scalar_type()).mul_(keep > 0 ? 1 / keep : 0); }
   // Several heads of the query may share one of the key and value.
   at::Tensor repeated(const at::Tensor& t) const {
     return grouped ? t.repeat_interleave(q.size(1) / t.size(1), 1) : t;
@@ -169,6 +180,66 @@ ACLNN(
   in(dq).copy_(q);
   in(dk).copy_(k);
   in(dv).copy_(v);
+}
+
+namespace {
+
+// Sequences of different lengths, one after the other. The lengths arrive as the places where the sequences end.
+template <class Run>
+void each_sequence(at::IntArrayRef q_ends, at::IntArrayRef kv_ends, const std::string& layout, Run run) {
+  TORCH_CHECK(layout == "TND", "attention over sequences with the layout ", layout, " is not simulated");
+  int64_t q = 0, kv = 0;
+  for (size_t i = 0; i < q_ends.size(); ++i) {
+    const int64_t rows = q_ends[i] - q, columns = kv_ends[i] - kv;
+    if (rows > 0) {
+      run([=](const at::Tensor& t) { return t.narrow(0, q, rows).transpose(0, 1).unsqueeze(0); },
+          [=](const at::Tensor& t) { return t.narrow(0, kv, columns).transpose(0, 1).unsqueeze(0); },
+          [=](const at::Tensor& mask) {
+            return mask.defined() ? mask.narrow(-2, 0, rows).narrow(-1, 0, columns) : mask;
+          });
+    }
+    q = q_ends[i];
+    kv = kv_ends[i];
+  }
+}
+
+} // namespace
+
+ACLNN(
+    FlashAttentionVarLenScore, tensor(query), tensor(key), tensor(value), tensor(shift), tensor(kept), tensor(padding),
+    tensor(masked), ints(prefix), ints(q_ends), ints(kv_ends), real(scale), real(keep), int64(before), int64(after),
+    int64(heads), text(layout), int64(inner_precise), int64(sparse_mode), tensor(maximum), tensor(sum),
+    tensor(softmax), tensor(out)) {
+  refuse(shift, padding, prefix);
+  TORCH_CHECK(keep == 1, "attention over sequences with dropout is not simulated");
+  each_sequence(q_ends, kv_ends, layout, [&](auto rows, auto columns, auto part) {
+    const auto mask = sparse_mode <= 1 ? part(masked) : masked;
+    const Attention attention(
+        rows(query), columns(key), columns(value), mask, kept, scale, keep, before, after, sparse_mode);
+    const auto [result, logarithms] = attention.forward();
+    rows(out).copy_(result);
+    auto part_maximum = rows(maximum), part_sum = rows(sum);
+    write_statistics(part_maximum, part_sum, logarithms);
+  });
+}
+
+ACLNN(
+    FlashAttentionUnpaddingScoreGrad, tensor(query), tensor(key), tensor(value), tensor(grad), tensor(shift),
+    tensor(kept), tensor(padding), tensor(masked), tensor(maximum), tensor(sum), tensor(softmax), tensor(out),
+    ints(prefix), ints(q_ends), ints(kv_ends), real(scale), real(keep), int64(before), int64(after), int64(heads),
+    text(layout), int64(inner_precise), int64(sparse_mode), tensor(dq), tensor(dk), tensor(dv), tensor(dshift)) {
+  refuse(shift, padding, prefix);
+  TORCH_CHECK(keep == 1, "attention over sequences with dropout is not simulated");
+  each_sequence(q_ends, kv_ends, layout, [&](auto rows, auto columns, auto part) {
+    const auto mask = sparse_mode <= 1 ? part(masked) : masked;
+    const Attention attention(
+        rows(query), columns(key), columns(value), mask, kept, scale, keep, before, after, sparse_mode);
+    const auto [q, k, v] =
+        attention.backward(rows(grad), rows(out), rows(maximum).select(-1, 0).contiguous());
+    rows(dq).copy_(q);
+    columns(dk).copy_(k);
+    columns(dv).copy_(v);
+  });
 }
 
 namespace {

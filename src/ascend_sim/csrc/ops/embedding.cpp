@@ -15,3 +15,19 @@ ACLNN(
 ACLNN(EmbeddingRenorm, tensor(self), tensor(indices), real(max_norm), real(norm_type)) {
   at::embedding_renorm_(self, indices, max_norm, norm_type);
 }
+
+// Which of the last three outputs have room depends on the mode; the others are not read.
+ACLNN(
+    EmbeddingBag, tensor(weight), tensor(indices), tensor(offsets), flag(scale_by_frequency), int64(mode),
+    flag(sparse), tensor(per_sample), flag(include_last), int64(padding), tensor(out), tensor(bag_of_index),
+    tensor(bag_sizes), tensor(max_indices)) {
+  const auto [result, bags, sizes, maxima] = at::_embedding_bag(
+      weight, indices, offsets, scale_by_frequency, mode, sparse, per_sample, include_last, padding);
+  out.copy_(result);
+  const auto fill = [](at::Tensor& target, const at::Tensor& source) {
+    target.numel() == source.numel() ? target.copy_(source.view_as(target)) : target.zero_();
+  };
+  fill(bag_of_index, bags);
+  fill(bag_sizes, sizes);
+  fill(max_indices, maxima);
+}

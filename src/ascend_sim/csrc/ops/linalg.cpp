@@ -12,7 +12,9 @@ ACLNN(Matmul, tensor(self), tensor(mat2), tensor(out), int8(cube_math_type)) {
   at::matmul_out(out, self, mat2);
 }
 ACLNN(BatchMatMul, tensor(self), tensor(mat2), tensor(out), int8(cube_math_type)) {
-  at::bmm_out(out, self, mat2);
+  // torch_npu may take back a broadcast over the batch, which the CPU would have seen.
+  const auto whole = [&](const at::Tensor& t) { return t.expand({out.size(0), t.size(1), t.size(2)}); };
+  at::bmm_out(out, whole(self), whole(mat2));
 }
 ACLNN(Mv, tensor(self), tensor(vec), tensor(out), int8(cube_math_type)) {
   at::mv_out(out, self, vec);

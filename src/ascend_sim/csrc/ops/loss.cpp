@@ -114,6 +114,20 @@ ACLNN(
   const auto result = each(grad, at::infer_size(self.sizes(), target.sizes()), reduction).neg();
   out.copy_(result.mul(log_target ? target.exp() : target).sum_to_size(self.sizes()));
 }
+ACLNN(
+    KlDivTargetBackward, tensor(grad), tensor(self), tensor(target), int64(reduction), flag(log_target),
+    tensor(out)) {
+  const auto g = each(grad, at::infer_size(self.sizes(), target.sizes()), reduction);
+  at::Tensor result;
+  if (log_target) {
+    const auto e = target.exp();
+    result = g.mul(e).add_(g.mul(target.sub(self)).mul_(e));
+  } else {
+    const auto nothing = target.eq(0);
+    result = at::xlogy(g, target).masked_fill_(nothing, 0).add_(g.mul(target).div_(target)).sub_(g.mul(self));
+  }
+  out.copy_(result.sum_to_size(target.sizes()));
+}
 
 // The caller may have padded the last dimension of the alphas.
 ACLNN(

@@ -42,11 +42,15 @@ LAYER_NORM(LayerNorm)
 LAYER_NORM(FastLayerNorm)
 
 ACLNN(
-    LayerNormBackward, tensor(grad), tensor(input), ints(shape), tensor(mean), tensor(rstd), tensor(weight),
+    LayerNormBackward, tensor(grad), tensor(input), ints(shape), tensor(mean), tensor(rstd), tensor(given_weight),
     tensor(bias), bools(mask), tensor(grad_input), tensor(grad_weight), tensor(grad_bias)) {
+  // torch_npu passes ones where there is no weight, and the CPU rounds differently with and without one.
+  const bool none = !mask[1] && !mask[2] && given_weight.eq(1).all().item<bool>();
+  const auto weight = none ? at::Tensor() : given_weight;
   const auto type = statistics_type(input, weight);
   const auto [dx, dw, db] = at::native_layer_norm_backward(
-      grad, input, shape, mean.to(type), rstd.to(type), weight, bias, {mask[0], mask[1], mask[2]});
+      grad, input, shape, mean.to(type), rstd.to(type), weight, none ? at::Tensor() : bias,
+      {mask[0], mask[1], mask[2]});
   copy(grad_input, dx);
   copy(grad_weight, dw);
   copy(grad_bias, db);
@@ -67,8 +71,11 @@ ACLNN(
     BatchNormBackward, tensor(grad), tensor(input), tensor(weight), tensor(running_mean), tensor(running_var),
     tensor(mean), tensor(inverse_std), flag(training), real(eps), bools(mask), tensor(grad_input), tensor(grad_weight),
     tensor(grad_bias)) {
+  const auto type = statistics_type(input, weight.defined() ? weight : running_mean);
+  const auto cast = [&](const at::Tensor& t) { return t.defined() ? t.to(type) : t; };
   const auto [dx, dw, db] = at::native_batch_norm_backward(
-      grad, input, weight, running_mean, running_var, mean, inverse_std, training, eps, {mask[0], mask[1], mask[2]});
+      grad, input, weight, running_mean, running_var, cast(mean), cast(inverse_std), training, eps,
+      {mask[0], mask[1], mask[2]});
   copy(grad_input, dx);
   copy(grad_weight, dw);
   copy(grad_bias, db);
