@@ -122,3 +122,9 @@ def test_threads_each_on_their_stream():
     [t.start() for t in threads]
     [t.join() for t in threads]
     assert {n: r.unique().tolist() for n, r in results.items()} == {n: [n + 100.0] for n in range(8)}
+
+
+def test_copy_of_another_size_is_refused_at_the_call(code_of):
+    static = torch.zeros(4, 3, device="npu")
+    assert code_of(lambda: static.copy_(torch.ones(2, 3, device="npu"))) == {161002}
+    assert static.sum().item() == 0

@@ -87,7 +87,7 @@ def test_compare_counts_kernels(layer):
 
 
 @simulated
-def test_kernel_spans_are_those_of_the_fastest_try(layer):
+def test_kernel_spans_are_those_of_the_least_disturbed_try(layer):
     x, calls = torch.randn(2, 16, device="npu"), itertools.count()
 
     def slow_at_first():

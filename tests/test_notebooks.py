@@ -71,7 +71,8 @@ class SecondRunError(Exception):
 class TwiceClient(PapermillNotebookClient):
     """Runs the notebook, then all of it again in the same kernel, short cells twice in a row.
 
-    The notebook keeps the outputs of the first pass; those of the second go into each cell's metadata.
+    The notebook keeps the outputs of the first pass. Those of the second go into each cell's metadata; a cell that is
+    repeated at once may say something else (`changed: False`), it must only run.
     """
 
     def papermill_execute_cells(self):
@@ -81,7 +82,7 @@ class TwiceClient(PapermillNotebookClient):
         for index, cell in enumerate(self.nb.cells):
             if cell.cell_type != "code":
                 continue
-            for _ in range(2 if cell.metadata.papermill.duration < REPEAT_LIMIT else 1):
+            for repeat in range(2 if cell.metadata.papermill.duration < REPEAT_LIMIT else 1):
                 again = copy.deepcopy(cell)
                 try:
                     self.execute_cell(again, index)
@@ -90,7 +91,8 @@ class TwiceClient(PapermillNotebookClient):
                     raise SecondRunError(f"cell {cell.id} cannot be run twice: {reason}") from error
                 finally:
                     self.nb.cells[index] = cell  # execute_cell puts its own argument there
-            cell.metadata["second"] = again.outputs
+                if repeat == 0:
+                    cell.metadata["second"] = again.outputs
 
 
 class TwiceEngine(Engine):

@@ -22,6 +22,8 @@ DOORS = (
     "opapi", "runtime", "ascend_ml", "tdtclient",
 )  # fmt: skip
 LIBRARY = "libascend_sim.so"
+# Builds that stay in the cache: other checkouts and versions may use it too.
+KEPT = 4
 
 
 class LoadError(RuntimeError):
@@ -104,6 +106,9 @@ class Build:
             os.rename(work, self.folder)
             os.mkdir(work)  # for TemporaryDirectory to remove
         shutil.rmtree(objects / "precompiled", ignore_errors=True)
+        builds = sorted(self.folder.parent.glob("*/done"), key=lambda done: done.stat().st_mtime)
+        for done in builds[:-KEPT]:
+            shutil.rmtree(done.parent, ignore_errors=True)
         for stale in set(objects.iterdir()) - set(self.objects.values()):
             stale.unlink()
         _progress(f"compiled the simulated device in {time.monotonic() - started:.0f} s\n")

@@ -63,12 +63,23 @@ UNDEFINED |= {"resize_", "resize_as_"}
 
 # What differs for a reason that is torch_npu's: the reason, where it was understood.
 _MATMUL = "torch_npu has one matmul operator with a backward of its own, where the CPU folds into mm, mv and bmm"
+_TRIANGULAR = (
+    "torch_npu has one operator for linalg.solve_triangular and triangular_solve, which use LAPACK differently"
+)
+_SVD = "torch_npu lays out U by rows and the CPU by columns, so the matmul after it sums in another order"
 DECOMPOSED = {
     "matmul": _MATMUL,
     "__rmatmul__": _MATMUL,
     "nn.functional.linear_cross_entropy": _MATMUL,
     "nn.functional.linear_cross_entropy.chunked": _MATMUL,
     "nn.functional.linear_cross_entropy.chunked_none": _MATMUL,
+    "qr": _TRIANGULAR,
+    "linalg.qr": _TRIANGULAR,
+    "svd": _SVD,
+    "pinverse": _SVD,
+    "linalg.pinv": _SVD,
+    "nn.functional.scaled_dot_product_attention": "torch_npu composes it of matmul and softmax, equal to the CPU's "
+    "backend MATH; the CPU's default is a flash kernel",
     "cdist": "torch_npu asks for the mode without matmul whenever p is 2",
     "renorm": "torch_npu has its own formula for the backward",
     "nn.functional.gelu": "torch_npu calls one operator whatever `approximate` says; here it is the exact form",
@@ -290,6 +301,8 @@ def _judge_error(error: Exception) -> tuple[str, str]:
         return "missing", f"torch_npu has no {no_kernel[1]}, it would compute it on the CPU"
     if old_kind := re.search(r"OPS function error: (\w+), error code is 100024", text):
         return "missing", f"{old_kind[1]} (an operator of the older interface) is not simulated"
+    if in_error := re.search(r"\[ascend_sim\] (aclnn.+)", text):
+        _kernel_error.append(in_error[1])
     if _kernel_error:
         # torch_npu asked for a result of a type that the operator does not give. CANN refuses it before the launch.
         refused = "can't be cast to the desired output type" in _kernel_error[0]

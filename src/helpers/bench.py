@@ -147,8 +147,8 @@ def compare(
 
 
 def kernel_spans(fn: Callable[[], object], tries: int = 20) -> list:
-    """The kernels of ``fn()``, as ``ascend_sim.trace`` gives them: of the fastest of some tries, so that what else
-    runs on the machine does not show. Empty on an Ascend, which has a profiler of its own (``torch_npu.profiler``).
+    """The kernels of ``fn()``, as ``ascend_sim.trace`` gives them: of the try in which they waited least, so that what
+    else runs on the machine does not show. Empty on an Ascend, which has a profiler of its own (``torch_npu.profiler``).
     """
     if device.activate(threads=None, verbose=False).kind == "ascend":
         return []
@@ -157,7 +157,7 @@ def kernel_spans(fn: Callable[[], object], tries: int = 20) -> list:
         with ascend_sim.trace() as spans:
             fn()
         found.append(spans)
-    return min(found, key=lambda spans: max(s.ended for s in spans) - min(s.enqueued for s in spans))
+    return min(found, key=lambda spans: sum(s.ended - s.enqueued for s in spans))
 
 
 def kernel_times(fn: Callable[[], object], runs: int = 3) -> tuple[int | None, float | None]:

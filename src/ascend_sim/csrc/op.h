@@ -146,10 +146,20 @@ struct Operator final : aclOpExecutor {
   bool checked = false;
 };
 
-template <class Body, class... A>
-int plan(const char* name, uint64_t* workspace, aclOpExecutor** executor, Body* body, A... args) {
+// Plan an operator. `why_not` looks at the same arguments and says what is wrong with them, or nothing: then the
+// call is refused at once, as CANN refuses it, and not when the kernel runs.
+template <class Body, class Check, class... A>
+int plan(const char* name, uint64_t* workspace, aclOpExecutor** executor, Body* body, Check why_not, A... args) {
+  auto task = std::make_unique<Operator<Body, A...>>(name, body, args...);
+  if constexpr (!std::is_same_v<Check, std::nullptr_t>) {
+    const std::string problem = std::apply([&](auto&... arg) { return why_not(arg.get()...); }, task->args);
+    if (!problem.empty()) {
+      constexpr int invalid_parameter = 161002; // ACLNN_ERR_PARAM_INVALID
+      return fail(invalid_parameter, std::string(name) + ": " + problem);
+    }
+  }
   *workspace = 0;
-  *executor = new Operator<Body, A...>(name, body, args...);
+  *executor = task.release();
   return ACL_SUCCESS;
 }
 
@@ -220,12 +230,16 @@ struct Listed {
 #define SIM_NAME_dtype(x) x
 #define SIM_NAME_text(x) x
 
-#define ACLNN(op, ...)                                                                                        \
+#define ACLNN(op, ...) ACLNN_UNLESS(op, nullptr, __VA_ARGS__)
+
+// The same, with a function that says what is wrong with the arguments.
+#define ACLNN_UNLESS(op, why_not, ...)                                                                        \
   static void body_of_##op(SIM_FOR_EACH(SIM_BODY, __VA_ARGS__));                                              \
   static const sim::Listed listed_##op("aclnn" #op);                                                          \
   SIM_API int aclnn##op##GetWorkspaceSize(                                                                    \
       SIM_FOR_EACH(SIM_C, __VA_ARGS__), uint64_t* workspace, aclOpExecutor** executor) {                      \
-    return sim::plan("aclnn" #op, workspace, executor, body_of_##op, SIM_FOR_EACH(SIM_NAME, __VA_ARGS__));    \
+    return sim::plan(                                                                                         \
+        "aclnn" #op, workspace, executor, body_of_##op, why_not, SIM_FOR_EACH(SIM_NAME, __VA_ARGS__));        \
   }                                                                                                           \
   SIM_API int aclnn##op(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {                       \
     return sim::launch(stream, sim::TaskPtr(executor));                                                       \

@@ -86,6 +86,9 @@ NOTHING_TO_DO(aclopSetAttrListListInt)
 SIM_API int aclopCompileAndExecute(const char* op, ...) {
   return sim::fail(ACL_ERROR_OP_NOT_FOUND, std::string("operator ") + op + " is not simulated");
 }
+SIM_API int aclopCompileAndExecuteV2(const char* op, ...) {
+  return sim::fail(ACL_ERROR_OP_NOT_FOUND, std::string("operator ") + op + " is not simulated");
+}
 
 // Determinism of communication between devices, of which there is one.
 NOTHING_TO_DO(HcclSetConfig)

@@ -1,9 +1,15 @@
 // Elements that only move: copies, casts, joins and splits, patterns written into a new tensor.
 #include "op.h"
 
+#include <ATen/ExpandUtils.h>
 #include <ATen/Functions.h>
 
-ACLNN(InplaceCopy, tensor(self), tensor(src)) { self.copy_(src); }
+static std::string can_copy(const at::Tensor& self, const at::Tensor& src) {
+  return at::is_expandable_to(src.sizes(), self.sizes())
+      ? ""
+      : c10::str("a tensor of size ", src.sizes(), " can't be copied into one of size ", self.sizes());
+}
+ACLNN_UNLESS(InplaceCopy, can_copy, tensor(self), tensor(src)) { self.copy_(src); }
 ACLNN(Cast, tensor(self), dtype(type), tensor(out)) { out.copy_(self); }
 
 ACLNN(Cat, tensors(inputs), int64(dim), tensor(out)) { at::cat_out(out, inputs, dim); }

@@ -44,7 +44,7 @@ UNARY(AngleV2, angle)
 UNARY(BitwiseNot, bitwise_not)
 UNARY(Neg, neg)
 UNARY(Round, round)
-UNARY(Sign, sign)
+UNARY(Sign, sgn) // of complex numbers too
 UNARY(Signbit, signbit)
 UNARY(Trunc, trunc)
 UNARY(IsNegInf, isneginf)

@@ -127,5 +127,6 @@ ACLNN(
     single(momentum), single(rate), single(dampening), flag(nesterov), flag(maximize), flag(first)) {
   const auto scale = gradient_scale.defined() ? std::optional(gradient_scale) : std::nullopt;
   at::_fused_sgd_(
-      parameters, gradients, momenta, weight_decay, momentum, double(rate), dampening, nesterov, maximize, first, scale);
+      parameters, gradients, momenta, weight_decay, momentum, double(rate), dampening, nesterov, maximize, first,
+      scale);
 }
