@@ -8,7 +8,7 @@ import sys
 # What a notebook runs at: an error comes from the line that caused it.
 os.environ.setdefault("TASK_QUEUE_ENABLE", "0")
 
-import ascend_sim  # noqa: E402
+import ascend_sim
 
 ascend_sim.load()
 

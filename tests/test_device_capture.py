@@ -210,7 +210,15 @@ def test_make_graphed_callables_trains():
         (lambda x: torch.ones(3).npu(), {107027, 107030}),
         (lambda x: torch.ones(3).to("npu", non_blocking=True), {107027, 107030}),
     ],
-    ids=["item", "stream synchronise", "stream query", "device synchronise", "to the host", "from the host", "pageable"],
+    ids=[
+        "item",
+        "stream synchronise",
+        "stream query",
+        "device synchronise",
+        "to the host",
+        "from the host",
+        "pageable",
+    ],
 )
 def test_capture_refuses(x, code_of, call, codes):
     assert code_of(lambda: captured(lambda: call(x))) <= codes
@@ -419,7 +427,7 @@ def test_graph_outlives_its_python_object_while_it_runs():
 
 def test_many_graphs(x):
     for i in range(300):
-        graph, y = captured(lambda: x + i)
+        graph, y = captured(lambda i=i: x + i)
     graph.replay()
     assert y.tolist() == [i + 299.0 for i in range(8)]
 

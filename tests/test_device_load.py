@@ -56,7 +56,8 @@ def test_version_that_is_not_known(run_python, package, version, message):
 
 def test_torch_npu_imported_first(run_python):
     done = run_python(
-        "import sys, types; sys.modules['torch_npu'] = types.ModuleType('torch_npu')\n" + "import ascend_sim; ascend_sim.load()"
+        "import sys, types; sys.modules['torch_npu'] = types.ModuleType('torch_npu')\n"
+        "import ascend_sim; ascend_sim.load()"
     )
     assert "torch_npu was imported before ascend_sim.load()" in one_line(done)
 
@@ -66,7 +67,9 @@ def test_real_cann_is_not_shadowed(run_python, tmp_path):
     source.write_text("int nothing;")
     subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libascendcl.so", source], check=True)
     done = run_python(
-        "import ascend_sim, sys; device = ascend_sim.load(); print(device.kind, '|', device.why, '|', 'torch' in sys.modules)",
+        "import ascend_sim, sys\n"
+        "device = ascend_sim.load()\n"
+        "print(device.kind, '|', device.why, '|', 'torch' in sys.modules)",
         LD_LIBRARY_PATH=str(tmp_path),
     )
     kind, why, imported = done.stdout.strip().split(" | ")
@@ -80,24 +83,28 @@ def test_load_twice_is_one_load(run_python):
 
 
 def test_warm_load_is_fast(run_python):
-    done = run_python("import torch, time\nfrom ascend_sim.build import library\nt = time.time(); library(); print(time.time() - t)",
-                      TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    done = run_python(
+        "import torch, time\nfrom ascend_sim.build import library\n"
+        "start = time.time(); library(); print(time.time() - start)",
+        TORCH_DEVICE_BACKEND_AUTOLOAD="0",
+    )
     assert float(done.stdout) < 0.2
 
 
 def test_processes_that_build_at_once_share_one_build(tmp_path):
     """Three processes start with an empty cache; all work, one compiled. Small sources keep it short."""
     code = (
-        "import sys, pathlib\nimport ascend_sim.build as b\n"
-        "b.SOURCES = pathlib.Path(sys.argv[1])\n"
-        "print(b.library())\n"
+        "import sys, pathlib\nimport ascend_sim.build as b\nb.SOURCES = pathlib.Path(sys.argv[1])\nprint(b.library())\n"
     )
     sources = tmp_path / "csrc"
     sources.mkdir()
     (sources / "one.cpp").write_text("int one;")
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", code, str(sources)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-c", code, str(sources)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
             env={**os.environ, "ASCEND_SIM_CACHE": str(tmp_path / "cache")},
         )  # fmt: skip
         for _ in range(3)
@@ -137,7 +144,7 @@ def test_every_symbol_that_torch_npu_links_to_exists(run_python):
 def test_exit_with_work_in_flight(run_python):
     done = run_python(
         LOAD + "a = torch.ones(1024, 1024, device='npu')\nfor _ in range(50): a = a @ a\ns = torch.npu.Stream()\n"
-        "e = torch.npu.ExternalEvent()\nwith torch.npu.stream(s): e.wait(s)\n"
+        "s.wait_stream(torch.npu.current_stream())\nwith torch.npu.stream(s): b = a @ a\n"
         "print('end')"
     )
     assert (done.returncode, done.stdout.strip()) == (0, "end"), done.stderr

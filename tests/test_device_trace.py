@@ -2,9 +2,9 @@
 
 import time
 
-import torch
-
 import ascend_sim
+
+import torch
 
 
 def test_spans_have_names_and_ordered_times():

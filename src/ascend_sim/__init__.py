@@ -7,8 +7,9 @@ because torch imports torch_npu by itself. Where a real CANN loads, it does noth
 import ctypes
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Iterator, NamedTuple
+from typing import NamedTuple
 
 from .build import LIBRARY, LoadError, library
 
@@ -62,7 +63,7 @@ def _load_simulated() -> Device:
     if "torch_npu" in sys.modules:
         raise LoadError("torch_npu was imported before ascend_sim.load(): restart Python and load the device first")
     folder = library()
-    import torch  # noqa: F401: the device is linked to it
+    import torch  # noqa: F401  (the device is linked to it)
 
     try:
         # torch_npu asks for these by name, and the loader gives it what is in the process already.
@@ -70,7 +71,9 @@ def _load_simulated() -> Device:
             loaded = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
             _library = _library or loaded
     except OSError as e:
-        raise LoadError(f"the compiled device in {folder} does not load ({e}): delete that folder and try again") from None
+        raise LoadError(
+            f"the compiled device in {folder} does not load ({e}): delete that folder and try again"
+        ) from None
     _library.ascend_sim_spans.restype = ctypes.c_size_t
     _library.ascend_sim_operators.restype = ctypes.c_char_p
     return Device("simulated", "no CANN on this machine, so operators run on PyTorch's CPU kernels")

@@ -62,7 +62,7 @@ def library() -> Path:
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = open(folder.parent / "lock", "w")  # noqa: SIM115: held until the build is over
+        lock = open(folder.parent / "lock", "w")  # noqa: SIM115  (held until the build is over)
     except OSError as e:
         raise LoadError(
             f"can't write the compiled device to {folder.parent} ({e.strerror}): "

@@ -15,7 +15,6 @@ void Event::reach(uint64_t ticket) {
   reached.notify_all();
 }
 
-// External events are not joins of a graph: its nodes signal, and wait for, the event itself.
 void Event::await(uint64_t ticket) {
   std::unique_lock lock(mutex);
   while (completed < ticket && !stopping) {
@@ -67,9 +66,6 @@ SIM_API aclError aclrtDestroyEvent(aclrtEvent event) {
 SIM_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) {
   Stream* stream = stream_of(stream_handle);
   Event& event = event_of(handle);
-  if (event.flags == ACL_EVENT_EXTERNAL) {
-    return launch(stream_handle, make_marker("record", [event = hold(handle)] { event->reach(1); }));
-  }
   {
     std::lock_guard lock(capture_mutex());
     if (Graph* graph = stream->graph.load()) {
@@ -94,9 +90,6 @@ SIM_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) 
 SIM_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent handle) {
   Stream* stream = stream_of(stream_handle);
   Event& event = event_of(handle);
-  if (event.flags == ACL_EVENT_EXTERNAL) {
-    return launch(stream_handle, make_marker("wait", [event = hold(handle)] { event->await(1); }));
-  }
   {
     std::lock_guard lock(capture_mutex());
     Graph* graph = stream->graph.load();
@@ -196,4 +189,28 @@ SIM_API aclError aclrtEventGetTimestamp(aclrtEvent event, uint64_t* microseconds
   const aclError error = timed(event_of(event), &time);
   *microseconds = static_cast<uint64_t>(time * 1e6);
   return error;
+}
+
+// Words in device memory that a stream writes, and waits for: torch_npu makes its external events of them. In a
+// graph they are nodes, so each replay writes or waits anew.
+SIM_API aclError aclrtValueWrite(void* address, uint64_t value, uint32_t, aclrtStream stream) {
+  return launch(stream, make_marker("value write", [=] {
+    std::atomic_ref(*static_cast<uint64_t*>(address)).store(value, std::memory_order_release);
+  }));
+}
+SIM_API aclError aclrtValueWait(void* address, uint64_t value, uint32_t how, aclrtStream stream) {
+  return launch(stream, make_marker("value wait", [=] {
+    auto met = [=] {
+      const uint64_t found = std::atomic_ref(*static_cast<uint64_t*>(address)).load(std::memory_order_acquire);
+      switch (how) {
+        case ACL_STREAM_WAIT_VALUE_GEQ: return found >= value;
+        case ACL_STREAM_WAIT_VALUE_EQ: return found == value;
+        case ACL_STREAM_WAIT_VALUE_AND: return (found & value) != 0;
+        default: return ~(found | value) != 0; // ACL_STREAM_WAIT_VALUE_NOR
+      }
+    };
+    while (!spin([&] { return met() || stopping; })) {
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
+    }
+  }));
 }

@@ -13,10 +13,14 @@ Listed::Listed(const char* name) {
   all_names().append(name).append("\n");
 }
 
-void check_sizes(const char* name, const aclTensor& handle) {
+void check_layout(const char* name, const aclTensor& handle) {
   TORCH_CHECK(
       !handle.tensor.defined() || handle.tensor.sizes() == at::IntArrayRef(handle.sizes),
       name, ": the caller made room for ", at::IntArrayRef(handle.sizes), ", the kernel wrote ", handle.tensor.sizes());
+  TORCH_CHECK(
+      !handle.tensor.defined() || handle.tensor.strides() == at::IntArrayRef(handle.strides),
+      name, ": the caller gave the strides ", at::IntArrayRef(handle.strides), ", the kernel wrote with ",
+      handle.tensor.strides());
 }
 
 void resize_output(aclTensor& out, const at::Tensor& result) {

@@ -111,21 +111,21 @@ struct Arg<const char*> {
   const std::string& get() { return value; }
 };
 
-// An output that a kernel reshaped is not where the caller will look.
-void check_sizes(const char* name, const aclTensor& handle);
+// An output that a kernel gave another shape or other strides is not where the caller will look.
+void check_layout(const char* name, const aclTensor& handle);
 
 template <class A>
-void check_sizes(const char*, A&) {}
-inline void check_sizes(const char* name, Arg<aclTensor*>& arg) {
+void check_layout(const char*, A&) {}
+inline void check_layout(const char* name, Arg<aclTensor*>& arg) {
   if (arg.held) {
-    check_sizes(name, *arg.held);
+    check_layout(name, *arg.held);
   }
 }
-inline void check_sizes(const char* name, Arg<aclTensorList*>& arg) {
+inline void check_layout(const char* name, Arg<aclTensorList*>& arg) {
   if (arg.held) {
     for (const auto& item : arg.held->items) {
       if (item) {
-        check_sizes(name, *item);
+        check_layout(name, *item);
       }
     }
   }
@@ -137,8 +137,8 @@ struct Operator final : aclOpExecutor {
   void run() override {
     std::apply([&](auto&... arg) { body(arg.get()...); }, args);
     if (!checked) {
-      std::apply([&](auto&... arg) { (check_sizes(name, arg), ...); }, args);
-      checked = true; // sizes don't change between replays
+      std::apply([&](auto&... arg) { (check_layout(name, arg), ...); }, args);
+      checked = true; // nothing of that changes between replays
     }
   }
   Body* body;

@@ -104,6 +104,7 @@ SIM_API aclTensor* aclCreateTensor(
   return guarded([&] {
     auto handle = c10::make_intrusive<aclTensor>();
     handle->sizes.assign(sizes, sizes + dims);
+    handle->strides.assign(strides, strides + dims);
     handle->tensor = view_of(data, {sizes, dims}, {strides, dims}, offset, scalar_type(type));
     return handle;
   });

@@ -22,7 +22,7 @@ at::ScalarType scalar_type(int acl_type); // throws for a type that no CPU kerne
 struct aclTensor : c10::intrusive_ptr_target {
   at::Tensor tensor;
   // What the caller made room for. A kernel that reshapes an output would write something else than was asked.
-  c10::SmallVector<int64_t, 5> sizes;
+  c10::SmallVector<int64_t, 5> sizes, strides;
 };
 struct aclScalar : c10::intrusive_ptr_target {
   at::Scalar value;

@@ -134,10 +134,10 @@ MAX_POOL_BACKWARD(MaxPool3dWithArgmaxBackward) {
       out, grad, self, kernel, stride, padding, dilation, ceil, indices.to(at::kLong));
 }
 ACLNN(MaxUnpool2d, tensor(self), tensor(indices), ints(size), tensor(out)) {
-  at::max_unpool2d_out(out, self, indices.to(at::kLong), size);
+  out.copy_(at::max_unpool2d(self, indices.to(at::kLong), size));
 }
 ACLNN(MaxUnpool3d, tensor(self), tensor(indices), ints(size), ints(stride), ints(padding), tensor(out)) {
-  at::max_unpool3d_out(out, self, indices.to(at::kLong), size, stride, padding);
+  out.copy_(at::max_unpool3d(self, indices.to(at::kLong), size, stride, padding));
 }
 ACLNN(Im2col, tensor(self), ints(kernel), ints(dilation), ints(padding), ints(stride), tensor(out)) {
   at::im2col_out(out, self, kernel, dilation, padding, stride);

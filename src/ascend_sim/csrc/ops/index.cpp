@@ -114,7 +114,9 @@ ACLNN(
   if (inverse) {
     places.copy_(found);
   }
-  sim::resize_output(numbers, counted);
+  if (counts) {
+    sim::resize_output(numbers, counted);
+  }
 }
 
 ACLNN(IndexAdd, tensor(self), int64(dim), tensor(index), tensor(source), scalar(alpha), tensor(out)) {
