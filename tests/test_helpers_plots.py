@@ -150,6 +150,12 @@ def test_a_pair_never_mixes_devices_or_task_queues():
         plots.sizes(lone)
 
 
+def test_task_queues_are_told_apart_where_they_differ():
+    fig = plots.sizes(pair(3.0, 1.0) + pair(2.0, 1.0, tqe=1))
+    assert [t.get_text() for t in fig.axes[0].get_xticklabels()] == ["0", "1"]
+    assert fig.axes[0].get_xlabel() == "task queue, width 64, layers 12, tokens 16, batch 1"
+
+
 def test_speedup_is_drawn_against_kernel_time():
     fig = plots.speedup(RECORDS)
     points = [line for line in fig.axes[0].lines if line.get_marker() == "o"]

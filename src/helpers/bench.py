@@ -148,7 +148,7 @@ def compare(
 
 def kernel_spans(fn: Callable[[], object], tries: int = 20) -> list:
     """The kernels of ``fn()``, as ``ascend_sim.trace`` gives them: of the try in which they waited least, so that what
-    else runs on the machine does not show. Empty on an Ascend, which has a profiler of its own (``torch_npu.profiler``).
+    else runs on the machine does not show. Empty on an Ascend, which has its own profiler (``torch_npu.profiler``).
     """
     if device.activate(threads=None, verbose=False).kind == "ascend":
         return []

@@ -323,8 +323,9 @@ class Pair(NamedTuple):
 def paired(records: Sequence[dict]) -> list[Pair]:
     """Every size that has both modes, smallest first. A pair never mixes models, devices, clocks or task queues."""
     found: dict[tuple, dict[str, dict]] = {}
+    several = len({r["tqe"] for r in records}) > 1
     for r in records:
-        size = (*r["shape"].items(), ("batch", r["batch"]))
+        size = (*r["shape"].items(), ("batch", r["batch"]), *([("task queue", r["tqe"])] if several else []))
         found.setdefault((source_of(r), size, r["model"], r["tqe"]), {})[r["mode"]] = r
     pairs = [Pair(*key[:2], **modes) for key, modes in found.items() if len(modes) == 2]
     if not pairs:
