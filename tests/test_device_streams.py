@@ -128,3 +128,25 @@ def test_copy_of_another_size_is_refused_at_the_call(code_of):
     static = torch.zeros(4, 3, device="npu")
     assert code_of(lambda: static.copy_(torch.ones(2, 3, device="npu"))) == {161002}
     assert static.sum().item() == 0
+
+
+def failing():
+    weights, nowhere = torch.ones(3, 4, device="npu"), torch.tensor([7]).npu()
+    return torch.nn.functional.embedding(nowhere, weights)
+
+
+@pytest.mark.parametrize("wait", ["stream", "other stream", "event", "device"])
+def test_whoever_waits_gets_the_error_of_a_kernel(wait):
+    side, event = torch.npu.Stream(), torch.npu.Event()
+    with torch.npu.stream(side):
+        failing()
+        event.record()
+    torch.npu.current_stream().wait_stream(side)
+    with pytest.raises(RuntimeError, match="aclnnEmbedding: index"):
+        if wait == "device":
+            torch.npu.synchronize()
+        elif wait == "event":
+            event.synchronize()
+        else:
+            (side if wait == "stream" else torch.npu.current_stream()).synchronize()
+    assert torch.ones(2, device="npu").add(1).tolist() == [2.0, 2.0], "and the device is usable again"

@@ -164,3 +164,9 @@ def test_graphs_can_share_a_pool(linear):
     assert a.graph.pool() == b.graph.pool() == pool
     x = torch.randn(2, 4)
     assert torch.equal(b(x).cpu(), linear(x.npu()).detach().cpu())
+
+
+def test_inputs_that_require_a_gradient_leave_the_static_ones_alone():
+    captured = helpers.capture(lambda x: x + 1, torch.zeros(3))
+    captured(torch.ones(3, requires_grad=True))
+    assert not captured.inputs[0].requires_grad and captured.inputs[0].grad_fn is None

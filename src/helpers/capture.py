@@ -45,7 +45,7 @@ class Captured:
         """
         self._check(inputs)
         for static, new in zip(self.inputs, inputs, strict=True):
-            static.copy_(new)
+            static.copy_(new.detach())  # else a static buffer would join the autograd graph of each input
         self.graph.replay()
         return tree_map_only(torch.Tensor, torch.clone, self.outputs) if clone else self.outputs
 

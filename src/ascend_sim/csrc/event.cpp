@@ -139,7 +139,7 @@ SIM_API aclError aclrtSynchronizeEvent(aclrtEvent handle) {
     ticket = event.recorded;
   }
   event.await(ticket);
-  return ACL_SUCCESS;
+  return take_error();
 }
 
 SIM_API aclError aclrtQueryEventStatus(aclrtEvent handle, aclrtEventRecordedStatus* status) {

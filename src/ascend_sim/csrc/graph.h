@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -46,7 +45,7 @@ class Graph {
   bool all_joined() const;             // does every lane's work come before the end of lane 0?
   void leave();                        // the streams stop capturing
 
-  // On the device thread of `stream`. Throws the first error of a kernel, after all have run.
+  // On the device thread of `stream`.
   void replay(Stream* stream, double enqueued);
   bool running() const { return replays.load() > 0; }
   std::string json() const; // what aclmdlRIDebugJsonPrint writes
@@ -66,7 +65,6 @@ class Graph {
   std::mutex replay_mutex_; // one replay at a time: all replays share the graph's memory
   std::mutex mutex_; // of what the lanes share in a replay
   std::condition_variable joined_;
-  std::string error_; // of the first kernel that threw in this replay
 };
 
 std::mutex& capture_mutex();

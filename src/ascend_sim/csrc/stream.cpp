@@ -127,14 +127,11 @@ void Stream::run(Task& task) {
   try {
     run_task(task, id, task.enqueued);
   } catch (const std::exception& e) {
-    std::lock_guard lock(mutex_);
-    if (error_.empty()) {
-      error_ = std::string(task.name) + ": " + describe(e);
-    }
+    put_error(std::string(task.name) + ": " + describe(e));
   }
 }
 
-aclError Stream::synchronize(int timeout_ms) {
+aclError Stream::drain(int timeout_ms) {
   if (forked()) {
     return fail_forked();
   }
@@ -151,13 +148,29 @@ aclError Stream::synchronize(int timeout_ms) {
       }
     }
   }
-  std::lock_guard lock(mutex_);
-  if (!error_.empty()) {
-    std::string text;
-    text.swap(error_);
-    return fail(ACL_ERROR_RT_AICORE_EXCEPTION, text);
-  }
   return ACL_SUCCESS;
+}
+
+static std::mutex error_mutex;
+static std::string& pending_error() {
+  static auto* text = new std::string;
+  return *text;
+}
+
+void put_error(const std::string& text) {
+  std::lock_guard lock(error_mutex);
+  if (pending_error().empty()) {
+    pending_error() = text;
+  }
+}
+
+aclError take_error() {
+  std::string text;
+  {
+    std::lock_guard lock(error_mutex);
+    text.swap(pending_error());
+  }
+  return text.empty() ? ACL_SUCCESS : fail(ACL_ERROR_RT_AICORE_EXCEPTION, text);
 }
 
 std::shared_ptr<Stream> make_stream() {
@@ -168,7 +181,7 @@ std::shared_ptr<Stream> make_stream() {
 
 void destroy_stream(Stream* stream, bool drop_work) {
   if (!drop_work) {
-    stream->synchronize(-1);
+    stream->drain(-1);
   }
   std::shared_ptr<Stream> last; // destroyed after the lock: that joins the thread
   auto& s = streams();
@@ -208,12 +221,12 @@ static std::vector<std::shared_ptr<Stream>> all_streams() {
 }
 
 aclError synchronize_device(int timeout_ms) {
-  aclError first = ACL_SUCCESS;
   for (const auto& stream : all_streams()) {
-    const aclError error = stream->synchronize(timeout_ms);
-    first = first ? first : error;
+    if (const aclError error = stream->drain(timeout_ms)) {
+      return error;
+    }
   }
-  return first;
+  return take_error();
 }
 
 void stop_streams() {
@@ -258,8 +271,9 @@ static aclError refuse_captured(Stream* stream) {
 
 SIM_API aclError aclrtSynchronizeStreamWithTimeout(aclrtStream handle, int32_t timeout_ms) {
   Stream* stream = stream_of(handle);
-  const aclError refused = refuse_captured(stream);
-  return refused ? refused : stream->synchronize(timeout_ms);
+  aclError error = refuse_captured(stream);
+  error = error ? error : stream->drain(timeout_ms);
+  return error ? error : sim::take_error();
 }
 SIM_API aclError aclrtSynchronizeStream(aclrtStream handle) {
   return aclrtSynchronizeStreamWithTimeout(handle, -1);

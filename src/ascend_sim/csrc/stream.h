@@ -22,8 +22,8 @@ class Stream {
 
   // Put a task at the end of the queue. While the stream captures, callers go through launch() below.
   void enqueue(TaskPtr task);
-  // Wait until all that was enqueued has run. Returns and clears the first error since the last wait.
-  aclError synchronize(int timeout_ms);
+  // Wait until all that was enqueued has run.
+  aclError drain(int timeout_ms);
   bool idle() const { return done_.load(std::memory_order_acquire) == enqueued_.load(std::memory_order_acquire); }
   // Forget what has not started, finish what has, and end the thread.
   void stop();
@@ -44,7 +44,6 @@ class Stream {
   std::atomic<uint64_t> enqueued_{0}, done_{0};
   std::atomic<bool> sleeping_{false};
   bool stop_ = false;
-  std::string error_; // the first one since the last synchronize
   std::thread thread_;
 };
 
@@ -57,6 +56,11 @@ void destroy_stream(Stream* stream, bool drop_work);
 
 // Launch on a stream: into the graph while it captures, else into the queue.
 aclError launch(aclrtStream stream, TaskPtr task);
+
+// A kernel that throws puts the whole device in error, as on the hardware: the next call that waits for anything,
+// stream, event or device, gives the first such error and clears it.
+void put_error(const std::string& text);
+aclError take_error();
 
 // Wait for every stream of the device.
 aclError synchronize_device(int timeout_ms);
