@@ -1,6 +1,7 @@
 """Loading: what happens without a compiler, with an old torch_npu, in several processes, after a fork, at exit."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -148,6 +149,21 @@ def test_exit_with_work_in_flight(run_python):
         "print('end')"
     )
     assert (done.returncode, done.stdout.strip()) == (0, "end"), done.stderr
+
+
+def test_exit_while_another_thread_launches(run_python):
+    done = run_python(
+        LOAD + "import threading, time\n"
+        "def work():\n"
+        "    torch.npu.set_device(0)\n"
+        "    a = torch.ones(100, 100, device='npu')\n"
+        "    while True: a = (a @ a).tanh()\n"
+        "threading.Thread(target=work, daemon=True).start()\n"
+        "time.sleep(0.3)",
+        TASK_QUEUE_ENABLE="1",
+    )
+    # Python ends a daemon thread inside torch's C++ code with abort, with tensors on the CPU too. No more than that.
+    assert done.returncode in (0, -signal.SIGABRT), done.stderr
 
 
 def test_forked_child_gets_an_error_not_a_hang(run_python):

@@ -60,7 +60,7 @@ Graph::Graph(aclmdlRICaptureMode mode, Stream* origin) : id(next_id++), mode(mod
 Graph::~Graph() {
   for (Lane& lane : lanes_) {
     if (lane.runs_on) {
-      destroy_stream(lane.runs_on.get(), false);
+      remove_stream(lane.runs_on);
     }
   }
 }

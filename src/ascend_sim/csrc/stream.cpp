@@ -179,18 +179,12 @@ std::shared_ptr<Stream> make_stream() {
   return s.all.emplace_back(std::make_shared<Stream>(s.next_id++));
 }
 
-void destroy_stream(Stream* stream, bool drop_work) {
-  if (!drop_work) {
-    stream->drain(-1);
-  }
-  std::shared_ptr<Stream> last; // destroyed after the lock: that joins the thread
+void remove_stream(const std::shared_ptr<Stream>& stream) {
+  stream->drain(-1);
+  stream->stop();
   auto& s = streams();
   std::lock_guard lock(s.mutex);
-  auto it = std::find_if(s.all.begin(), s.all.end(), [&](auto& other) { return other.get() == stream; });
-  if (it != s.all.end()) {
-    last = std::move(*it);
-    s.all.erase(it);
-  }
+  std::erase(s.all, stream);
 }
 
 Stream* stream_of(aclrtStream handle) {
@@ -249,12 +243,15 @@ SIM_API aclError aclrtCreateStream(aclrtStream* stream) {
 SIM_API aclError aclrtCreateStreamWithConfig(aclrtStream* stream, uint32_t, uint32_t) {
   return aclrtCreateStream(stream);
 }
+// torch_npu destroys its streams when the process ends, and other threads may be launching on them still. So the
+// thread ends and the object stays: what is launched on it from now on is dropped.
 SIM_API aclError aclrtDestroyStream(aclrtStream stream) {
-  sim::destroy_stream(stream_of(stream), false);
+  stream_of(stream)->drain(-1);
+  stream_of(stream)->stop();
   return ACL_SUCCESS;
 }
 SIM_API aclError aclrtDestroyStreamForce(aclrtStream stream) {
-  sim::destroy_stream(stream_of(stream), true);
+  stream_of(stream)->stop();
   return ACL_SUCCESS;
 }
 

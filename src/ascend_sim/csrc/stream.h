@@ -50,9 +50,9 @@ class Stream {
 // The stream behind a handle. A null handle is the device's implicit default stream.
 Stream* stream_of(aclrtStream handle);
 
-// A stream lives until it is destroyed and nobody uses it any more.
 std::shared_ptr<Stream> make_stream();
-void destroy_stream(Stream* stream, bool drop_work);
+// Finish what is enqueued, end the thread, and take the stream off the device's list.
+void remove_stream(const std::shared_ptr<Stream>& stream);
 
 // Launch on a stream: into the graph while it captures, else into the queue.
 aclError launch(aclrtStream stream, TaskPtr task);
