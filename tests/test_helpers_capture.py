@@ -170,3 +170,14 @@ def test_inputs_that_require_a_gradient_leave_the_static_ones_alone():
     captured = helpers.capture(lambda x: x + 1, torch.zeros(3))
     captured(torch.ones(3, requires_grad=True))
     assert not captured.inputs[0].requires_grad and captured.inputs[0].grad_fn is None
+
+
+def test_a_stopped_task_queue_is_said(run_python):
+    done = run_python(
+        "import helpers; helpers.activate(verbose=False); import torch\n"
+        "event = torch.npu.Event(); event.record()\n"
+        "try: helpers.capture(lambda x: (event.wait(), x + 1), torch.ones(3))\n"
+        "except RuntimeError as e: print(str(e).endswith('start a new process'))",
+        TASK_QUEUE_ENABLE="1",
+    )
+    assert done.stdout.strip() == "True", done.stderr

@@ -32,6 +32,13 @@ Where public sources give different codes for one cause, this device answers:
   wait for an event from outside       107024
   replay inside a capture              107027
   destroy a graph that runs            107037, and it goes when it has finished
+
+Where a result differs from the CPU's because torch_npu, not the device, takes other steps
+(TORCH_NPU_USE_COMPATIBLE_IMPL=1, set before it is imported, makes it take PyTorch's):
+  gelu(approximate="tanh")             torch_npu passes no "approximate", so this device computes the exact form.
+                                       Ascend's documents say that theirs computes the tanh form for both
+  gradient of matmul                   other products, which may differ in the last bits
+  max_pool2d(return_indices=True)      the places are a bit mask of torch_npu's own, here all zero
 """
 
 

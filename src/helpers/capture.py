@@ -90,20 +90,22 @@ def capture(fn: Callable, *inputs: torch.Tensor, warmup: int = 3, pool=None) -> 
         before.wait_stream(side)
         torch.npu.synchronize()
         warm = time.perf_counter()
-        graph = torch.npu.NPUGraph()
+        graph, failed = torch.npu.NPUGraph(), None
         try:
             with _quiet_log(), torch.npu.graph(graph, pool=pool):
                 outputs = fn(*static)
         except BaseException as error:
             with contextlib.suppress(RuntimeError):  # nothing to reset if the capture never began
                 graph.reset()
-            if isinstance(error, Exception):
-                raise CaptureError(_explain(error)) from error
-            raise
+            failed = error
+            if not isinstance(error, Exception):
+                raise
         finally:
             # torch.npu.graph enters its stream before capture_begin and leaves it after capture_end, with no ``try``
             # around either: if one of them raises, the capture stream stays the current one.
             torch.npu.set_stream(before)
+        if failed is not None:
+            raise CaptureError(_explain(failed) + _queue_state()) from failed
     return Captured(graph, static, outputs, Seconds(warm - start, time.perf_counter() - warm))
 
 
@@ -123,6 +125,17 @@ def _explain(error: BaseException) -> str:
         error = error.__context__
     hint = next((f" ({text})" for pattern, text in _HINTS if re.search(pattern, str(error))), "")
     return f"the function cannot be captured{hint}; the graph was dropped. {type(error).__name__}: {brief(error)}"
+
+
+def _queue_state() -> str:
+    """At TASK_QUEUE_ENABLE=1 an error inside torch_npu's queue stops it: what follows is dropped without a word."""
+    probe = torch.zeros(1, device="npu")
+    with contextlib.suppress(RuntimeError):
+        probe.fill_(1)
+        torch.npu.synchronize()
+        if probe.item() == 1:
+            return ""
+    return ". torch_npu's task queue has stopped and drops all that follows: start a new process"
 
 
 @contextlib.contextmanager
