@@ -24,14 +24,15 @@ run: setup ## run the whole course into build/: notebooks, results.json
 LAB := --ServerApp.root_dir="$(CURDIR)" --LabApp.news_url=None \
     --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate
 
+# PATH, so that `python` in a terminal of JupyterLab is this .venv's.
 lab: setup ## open the notebooks in JupyterLab
-	@$(VENV)/python -m jupyterlab $(LAB) $$([ "$$(id -u)" != 0 ] || echo --allow-root) \
+	@PATH="$(CURDIR)/$(VENV):$$PATH" $(VENV)/python -m jupyterlab $(LAB) $$([ "$$(id -u)" != 0 ] || echo --allow-root) \
 	    $(ARGS) notebooks/01_set_up_environment.ipynb
 
 test: setup ## run the whole test suite
 	@$(VENV)/python -m pytest $(ARGS)
 
-doctor: setup ## say what this machine has, one line a fact
+doctor: setup ## say what this machine has, one line per fact
 	@$(VENV)/python -m helpers doctor $(ARGS)
 
 notebooks: setup ## authors: run the committed notebooks again, in place, and tidy them

@@ -28,6 +28,26 @@ def test_broken_compiler_is_one_line(run_python, tmp_path):
     assert not list((tmp_path / "cache").glob("*/done"))
 
 
+@pytest.mark.parametrize("name", ["ASCEND_SIM_MEMORY", "ASCEND_SIM_THREADS"])
+@pytest.mark.parametrize("value", ["abc", "0", "-1", "nan", "1e30"])
+def test_setting_that_makes_no_sense(run_python, name, value):
+    done = run_python("import ascend_sim; ascend_sim.load()", **{name: value})
+    assert f"{name}={value!r}: expected a number of" in one_line(done)
+
+
+def test_truncated_library_is_built_again(tmp_path, monkeypatch):
+    import ascend_sim.build
+
+    monkeypatch.setattr(ascend_sim.build, "SOURCES", tmp_path)
+    monkeypatch.setenv("ASCEND_SIM_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "one.cpp").write_text("int one;")
+    folder = ascend_sim.build.library()
+    whole = (folder / "libascend_sim.so").stat().st_size
+    (folder / "libascend_sim.so").write_bytes(b"")
+    assert ascend_sim.build.library() == folder
+    assert (folder / "libascend_sim.so").stat().st_size == whole
+
+
 def test_cache_that_cannot_be_written(run_python):
     done = run_python(LOAD, ASCEND_SIM_CACHE="/proc/ascend_sim")
     assert "can't write the compiled device to /proc" in one_line(done)

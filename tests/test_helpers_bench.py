@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import ascend_sim
 import helpers
 from helpers import bench
 from helpers.bench import Comparison, Measurement, ResultsError, add_results, load_results
@@ -99,6 +100,26 @@ def test_kernel_spans_are_those_of_the_least_disturbed_try(layer):
         "aclnnGelu",
         "aclnnAddmm",
     ]
+
+
+def test_a_timeline_without_gaps_is_said_to_be_disturbed(capsys):
+    def spans(n, host, kernel, first=0.0):
+        out, free = [], first
+        for i in range(n):
+            start = max(free, i * host + 1e-6)
+            out.append(ascend_sim.Span(0, "aclnnAdd", i * host, start, free := start + kernel))
+        return out
+
+    beside = spans(100, 15e-6, 4e-6)
+    late = spans(100, 15e-6, 4e-6, first=100 * 15e-6)  # the device got a core after all launches
+    replay = [span._replace(enqueued=0.0) for span in beside]
+    assert (bench.side_by_side(beside), bench.side_by_side(late), bench.side_by_side(replay)) == (1, 0, 1)
+    for quiet in (beside, replay):
+        bench.say_if_disturbed(quiet)
+    assert capsys.readouterr().out == ""
+    for busy in (late, spans(100, 15e-6, 40e-6), spans(100, 15e-6, 12e-6)):
+        bench.say_if_disturbed(busy)
+        assert capsys.readouterr().out.startswith("other programs use the cores: ")
 
 
 def test_compare_catches_a_frozen_scalar():

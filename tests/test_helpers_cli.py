@@ -5,10 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from helpers.bench import load_results  # before torch
+from helpers import __main__, bench  # before torch
+from helpers.bench import load_results
 
 import pytest
-from processes import BLOCK, _options, helpers, python
+from processes import BLOCK, _options, helpers, last_line, python
 
 SMALL = ("genmol", "--width", "32", "--layers", "1", "--tokens", "4")
 ROOT = Path(__file__).resolve().parent.parent
@@ -20,7 +21,7 @@ def blocked(names, *args):
     return python(BLOCK.format(names=names) + MAIN.format(args=", ".join(map(repr, args))))
 
 
-def test_doctor_says_one_line_a_fact():
+def test_doctor_says_one_line_per_fact():
     done = helpers("doctor")
     assert done.returncode == 0, done.stdout
     assert done.stderr == ""
@@ -54,10 +55,13 @@ def test_doctor_without_a_compiler(tmp_path):
         assert [line for line in done.stdout.splitlines() if line.startswith("[FAIL]")][0].startswith("[FAIL] device: ")
 
 
-def test_doctor_warns_of_the_task_queue_that_cannot_capture():
+def test_doctor_fails_at_the_task_queue_that_cannot_capture():
+    """Exit code 0 promises that a captured graph replays."""
     done = helpers("doctor", TASK_QUEUE_ENABLE="2")
-    assert done.returncode == 0, done.stdout
-    assert "[WARN] TASK_QUEUE_ENABLE=2 (from the environment): torch_npu refuses to capture with 2" in done.stdout
+    assert done.returncode == 1, done.stdout
+    (failed,) = [line for line in done.stdout.splitlines() if line.startswith("[FAIL]")]
+    assert failed.startswith("[FAIL] TASK_QUEUE_ENABLE=2 (from the environment): torch_npu refuses to capture with 2")
+    assert "set TASK_QUEUE_ENABLE=1" in failed
 
 
 def test_run_and_compare_write_their_records(tmp_path):
@@ -133,6 +137,21 @@ def test_a_failure_is_one_line(args, env, says):
     done = helpers(*args, **env)
     assert done.returncode == 1
     assert done.stderr.startswith(says) and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_out_of_memory_names_what_to_set(command):
+    done = helpers(command, "genmol", "--width", "256", ASCEND_SIM_MEMORY="0.01")
+    assert done.returncode == 1, done.stdout
+    assert last_line(done).startswith("helpers: the device is out of memory") and "Traceback" not in done.stderr
+    assert "ASCEND_SIM_MEMORY=<GiB>" in done.stderr
+
+
+@pytest.mark.parametrize(("runs_ms", "noisy"), [((1.0, 1.1, 1.15), False), ((1.0, 1.1, 1.4), True)])
+def test_run_says_when_its_times_are_noisy(runs_ms, noisy, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "measure", lambda fn: bench.Measurement(runs_ms, 1))
+    assert __main__.main(["run", *SMALL]) == 0
+    assert ("other programs use the cores; run it again" in capsys.readouterr().out) == noisy
 
 
 def test_eager_runs_with_the_task_queue_that_cannot_capture():

@@ -104,6 +104,11 @@ def test_effective_task_queue_enable_and_why(env, before, effective, why):
     assert done.stderr == ""
 
 
+def test_task_queue_before_activate_says_what_to_call():
+    said = last_line(python("import helpers; helpers.device.task_queue()"))
+    assert said == "helpers.device.DeviceError: torch_npu is not loaded yet: call helpers.activate() first"
+
+
 @pytest.fixture
 def shown(monkeypatch):
     """What show_error gives a notebook to display, by kind."""

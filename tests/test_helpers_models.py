@@ -227,6 +227,10 @@ def _shadow(file):
         (lambda f: f["state_dict"].update({"backbone.pooler": torch.zeros(1)}), "unexpected key backbone.pooler"),
         (_shape, f"{HEAD} is (8, 9), expected (8, 8)"),
         (lambda f: f["state_dict"].update({HEAD: [1.0]}), f"{HEAD} is list, expected (8, 8)"),
+        (
+            lambda f: f["state_dict"].update({HEAD: torch.zeros(8, 8, dtype=torch.int8)}),
+            f"{HEAD} is a tensor of torch.int8, torch.strided, on cpu, expected floating point numbers",
+        ),
         (lambda f: f.pop("state_dict"), "no state_dict, so not a Lightning checkpoint"),
         (lambda f: f["ema"]["shadow_params"].pop(), "ema.shadow_params has 41 tensors, expected 42"),
         (lambda f: f["ema"].pop("shadow_params"), "ema.shadow_params has no tensors, expected 42"),

@@ -154,6 +154,9 @@ def test_task_queues_are_told_apart_where_they_differ():
     fig = plots.sizes(pair(3.0, 1.0) + pair(2.0, 1.0, tqe=1))
     assert [t.get_text() for t in fig.axes[0].get_xticklabels()] == ["0", "1"]
     assert fig.axes[0].get_xlabel() == "task queue, width 64, layers 12, tokens 16, batch 1"
+    fig = plots.sizes(RECORDS + pair(2.0, 1.0, tqe=1))
+    assert [t.get_text() for t in fig.axes[0].get_xticklabels()][-2:] == ["128\ntqe 0", "64\ntqe 1"]
+    assert "64\ntqe 1" in texts(plots.speedup(RECORDS + pair(2.0, 1.0, tqe=1)))
 
 
 def test_speedup_is_drawn_against_kernel_time():
@@ -182,6 +185,7 @@ def test_break_even_marks_the_crossing():
     crossing = next(line for line in fig.axes[0].lines if line.get_marker() == "o")
     assert (crossing.get_xdata()[0], crossing.get_ydata()[0]) == (20, 60)
     assert "40 ms before the first replay: pays after 20 calls" in texts(fig)
+    assert "41 ms before the first replay: pays after 21 calls" in texts(plots.break_even(3.0, 1.0, 40.5 + 0.1))
     assert "40 ms before the first replay: never pays" in texts(plots.break_even(1.0, 1.0, 40.0))
 
 

@@ -209,6 +209,12 @@ def test_readme_lists_the_notebooks():
         assert (heading, f"{minutes} minutes" in opening) == (title, True), name
 
 
+def test_readme_has_the_columns_of_the_benchmark():
+    source = (ROOT / "benchmarks" / "replay.py").read_text()
+    headings = re.findall(r'^    \("(.+?)", \d+, lambda', source, re.M)
+    assert len(headings) > 5 and f"| {' | '.join(headings)} |" in README.splitlines()
+
+
 def test_readme_is_filled_in():
     waiting = README.count("FILL")
     assert waiting == 0, "the table of results still waits for its numbers"
@@ -348,6 +354,21 @@ def test_setup_leaves_a_vendor_pair_alone(monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
     del versions["torch_npu"]
     assert setup_env.own_torch() is None
+
+
+def test_setup_keeps_jupyterlab_from_asking_about_news(monkeypatch, tmp_path):
+    import jupyter_core.paths
+    from jupyterlab_server.settings_handler import get_settings
+
+    monkeypatch.setattr(setup_env, "VENV", tmp_path)
+    setup_env.quiet_lab()
+    monkeypatch.setattr(jupyter_core.paths, "ENV_CONFIG_PATH", [])
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", str(tmp_path / "etc" / "jupyter"))
+    lab = Path(sys.prefix) / "share" / "jupyter" / "lab"
+    settings, _ = get_settings(
+        str(lab), str(lab / "schemas"), str(tmp_path), "@jupyterlab/apputils-extension:notification"
+    )
+    assert settings["schema"]["properties"]["fetchNews"]["default"] == "false"
 
 
 def test_setup_says_when_cann_is_gone(said, monkeypatch, tmp_path):

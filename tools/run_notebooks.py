@@ -29,8 +29,9 @@ BUILD = ROOT / "build"
 PATTERN = "[0-9][0-9]_*.ipynb"
 CELL_TIMEOUT = 300  # seconds; a cell of the course takes well under 60
 
-# Printed by every kernel of ipykernel >= 7.3 that talks over the loopback interface: noise here, so errors only.
-KERNEL_CONFIG = "c = get_config()  # noqa: F821\nc.IPKernelApp.log_level = 40\n"
+# ipykernel >= 7.3 warns about the loopback interface at each start, and a kernel that is told to stop may log an error
+# of its own. Both are noise here: a cell's failure and a dead kernel reach papermill another way.
+KERNEL_CONFIG = "c = get_config()  # noqa: F821\nc.IPKernelApp.log_level = 50\n"
 
 # One line: which device, or what is wrong with it.
 ACTIVATE = """
@@ -56,7 +57,7 @@ class WrongArgumentError(Exception):
 
 
 def quiet_kernels(folder: Path) -> None:
-    """Make the kernels that this process starts print errors only (folder: where IPython's own files may go)."""
+    """Keep the logs of the kernels that this process starts quiet (folder: where IPython's own files may go)."""
     config = folder / "profile_default" / "ipython_kernel_config.py"
     config.parent.mkdir(parents=True, exist_ok=True)
     if not config.is_file() or config.read_text() != KERNEL_CONFIG:
@@ -255,7 +256,7 @@ def main(arguments: list[str] | None = None) -> int:
             print("  FAILED")
             print(f"  {failure}\n  what it got to: {shown(failure.output)}")
             failures.append(path.stem)
-    print(f"{'all' if len(paths) > 1 else ''}".ljust(30) + f"{time.time() - started:6.1f} s")
+    print(f"{'all notebooks' if len(paths) > 1 else ''}".ljust(30) + f"{time.time() - started:6.1f} s")
     print(f"notebooks: {shown(NOTEBOOKS if options.in_place else out)}/")
     report_results(started)
     if failures:

@@ -183,6 +183,13 @@ def make_venv(base):
     record.write_text(json.dumps(base))
 
 
+def quiet_lab():
+    """No question about news when JupyterLab starts. Your own settings go before this default."""
+    settings = VENV / "etc" / "jupyter" / "labconfig" / "default_setting_overrides.json"
+    settings.parent.mkdir(parents=True, exist_ok=True)
+    settings.write_text(json.dumps({"@jupyterlab/apputils-extension:notification": {"fetchNews": "false"}}))
+
+
 def main():
     check_python()
     own = own_torch()
@@ -243,6 +250,7 @@ def main():
                 )
             extra = ["--extra-index-url", index] if index else []
             pip.install("installing torch, torch_npu, Jupyter and the course", [*extra, "-e", ".[npu,test]"])
+        quiet_lab()
         stamp.write_text(key)
 
 

@@ -62,6 +62,7 @@ def _load_simulated() -> Device:
     global _library
     if "torch_npu" in sys.modules:
         raise LoadError("torch_npu was imported before ascend_sim.load(): restart Python and load the device first")
+    _check_settings()
     folder = library()
     import torch  # noqa: F401  (the device is linked to it)
 
@@ -84,6 +85,18 @@ def operators() -> list[str]:
     if _library is None:
         raise LoadError("no simulated device is loaded")
     return sorted(_library.ascend_sim_operators().decode().split())
+
+
+def _check_settings() -> None:
+    for name, kind, most in (("ASCEND_SIM_MEMORY", float, 4096), ("ASCEND_SIM_THREADS", int, 1024)):
+        text = os.environ.get(name, "1")
+        try:
+            fits = 0 < kind(text) <= most
+        except ValueError:
+            fits = False
+        if not fits:
+            unit = "GiB" if kind is float else "threads"
+            raise LoadError(f"{name}={text!r}: expected a number of {unit} above 0, {most} at most")
 
 
 class _CSpan(ctypes.Structure):

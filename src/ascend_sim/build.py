@@ -5,6 +5,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -58,7 +59,7 @@ def library() -> Path:
     """Path of the folder with the compiled device, compiling it first if need be. Safe in several processes."""
     build = Build()
     folder = build.folder
-    if (folder / "done").exists():
+    if _whole(folder):
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -70,9 +71,21 @@ def library() -> Path:
         ) from None
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # somebody else may be compiling: wait for theirs
-        if not (folder / "done").exists():
+        if not _whole(folder):
             build.run()
     return folder
+
+
+def _sizes(folder: Path) -> str:
+    return "".join(f"{path.name} {path.stat().st_size}\n" for path in sorted(folder.glob("*.so")))
+
+
+def _whole(folder: Path) -> bool:
+    """Is the build there, and each file of it as long as when it was made? A truncated library ends the process."""
+    try:
+        return (folder / "done").read_text() == _sizes(folder)
+    except OSError:
+        return False
 
 
 class Build:
@@ -101,7 +114,7 @@ class Build:
         self._compile()
         with tempfile.TemporaryDirectory(dir=self.folder.parent, prefix="building-") as work:
             self._link(Path(work))
-            (Path(work) / "done").touch()
+            (Path(work) / "done").write_text(_sizes(Path(work)))
             shutil.rmtree(self.folder, ignore_errors=True)
             os.rename(work, self.folder)
             os.mkdir(work)  # for TemporaryDirectory to remove
@@ -109,8 +122,10 @@ class Build:
         builds = sorted(self.folder.parent.glob("*/done"), key=lambda done: done.stat().st_mtime)
         for done in builds[:-KEPT]:
             shutil.rmtree(done.parent, ignore_errors=True)
-        for stale in set(objects.iterdir()) - set(self.objects.values()):
+        for stale in set(objects.glob("*.o*")) - set(self.objects.values()):
             stale.unlink()
+        for killed in self.folder.parent.glob("building-*"):
+            shutil.rmtree(killed, ignore_errors=True)
         _progress(f"compiled the simulated device in {time.monotonic() - started:.0f} s\n")
 
     def _compile(self) -> None:
@@ -121,7 +136,7 @@ class Build:
         flags += ["-isystem", torch_npu / "include/third_party/acl/inc"]
 
         def compile_one(source: Path, obj: Path) -> None:
-            _run([compiler, *flags, "-c", source, "-o", f"{obj}.part"])
+            _run([*compiler, *flags, "-c", source, "-o", f"{obj}.part"])
             os.rename(f"{obj}.part", obj)
 
         todo = [(s, o) for s, o in self.objects.items() if not o.exists()]
@@ -132,7 +147,7 @@ class Build:
             _progress("compiling the simulated device, once for this machine: headers")
             precompiled = self.folder.parent / "objects" / "precompiled"
             precompiled.mkdir(exist_ok=True)
-            _run([compiler, *flags, "-x", "c++-header", SOURCES / "op.h", "-o", precompiled / "op.h.gch"])
+            _run([*compiler, *flags, "-x", "c++-header", SOURCES / "op.h", "-o", precompiled / "op.h.gch"])
             flags.insert(0, f"-I{precompiled}")
         # As many as there are cores to use, but a compiler takes a GB.
         with ThreadPoolExecutor(max(1, min(8, len(os.sched_getaffinity(0))))) as pool:
@@ -142,7 +157,7 @@ class Build:
                 job.result()
 
     def _link(self, out: Path) -> None:
-        link, torch = [_compiler(), "-shared"], _package("torch") / "lib"
+        link, torch = [*_compiler(), "-shared"], _package("torch") / "lib"
         libraries = [f"-L{torch}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{torch}"]
         _run([*link, "-o", out / LIBRARY, *self.objects.values(), *libraries])
         for door in DOORS:
@@ -151,12 +166,12 @@ class Build:
             _run([*link, f"-Wl,-soname,{soname}", "-o", out / soname, *inside])
 
 
-def _compiler() -> str:
-    name = os.environ.get("CXX", "g++" if shutil.which("g++") else "c++")
-    path = shutil.which(name)
-    if not path:
-        raise LoadError(f"no C++ compiler ({name}): install one (Debian and Ubuntu: apt install g++) or set CXX")
-    return path
+def _compiler() -> list[str]:
+    """The command of the C++ compiler: CXX, which may carry options or a wrapper such as ccache, else g++ or c++."""
+    command = shlex.split(os.environ.get("CXX", "")) or ["g++" if shutil.which("g++") else "c++"]
+    if not shutil.which(command[0]):
+        raise LoadError(f"no C++ compiler ({command[0]}): install one (Debian and Ubuntu: apt install g++) or set CXX")
+    return command
 
 
 def _package(name: str) -> Path:
@@ -167,6 +182,7 @@ def _run(command: list) -> None:
     done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
     if done.returncode:
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
+        first = first or f"{command[0]} ended with exit code {done.returncode}"
         raise LoadError(f"the C++ compiler failed on the simulated device: {first}")
 
 

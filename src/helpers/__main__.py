@@ -14,12 +14,13 @@ import ascend_sim
 from . import device
 
 MODELS = ("genmol",)
+NOISY = 0.2  # a spread of the runs above this says more about the machine than about the model
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m helpers", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("doctor", help="what is on this machine, one line a fact")
+    commands.add_parser("doctor", help="what is on this machine, one line per fact")
     for name, text in (("run", "time a model, three runs"), ("compare", "eager x3, replay x3, and are they equal")):
         command = commands.add_parser(name, help=text)
         command.add_argument("model", metavar="MODEL", choices=MODELS, help=f"one of: {', '.join(MODELS)}")
@@ -33,6 +34,8 @@ def main(argv: list[str] | None = None) -> int:
         return doctor()
     if not device.found("torch"):
         return _fail("torch is not installed: pip install -e '.[npu]' brings the pair that fits together")
+    import torch
+
     from .bench import ResultsError
     from .capture import CaptureError
     from .models import genmol, sample_inputs
@@ -46,6 +49,11 @@ def main(argv: list[str] | None = None) -> int:
         return _time(args, model, inputs)
     except (device.DeviceError, ascend_sim.LoadError, CaptureError, ResultsError, OSError) as error:
         return _fail(error)
+    except torch.OutOfMemoryError:
+        return _fail(
+            "the device is out of memory: take a smaller --width, --tokens or --batch; for the simulated device, "
+            "ASCEND_SIM_MEMORY=<GiB> raises its limit"
+        )
 
 
 def _time(args, model, inputs) -> int:
@@ -78,6 +86,8 @@ def _time(args, model, inputs) -> int:
             result = measure(fn)
             mode = "graph" if args.use_graph else "eager"
             print(f"{mode:<12}{result}")
+            if result.spread > NOISY:
+                print("noisy       other programs use the cores; run it again")
             records = [record(model=args.model, mode=mode, batch=args.batch, shape=shape, measurement=result)]
     if args.json:
         add_results(args.json, records)
@@ -86,7 +96,7 @@ def _time(args, model, inputs) -> int:
 
 
 def doctor() -> int:
-    """Print one line a fact. 1 if something that the course needs is missing."""
+    """Print one line per fact. 1 if something that the course needs is missing."""
     failed = False
     for level, text in _facts():
         print(f"[{level}] {text}", flush=True)
@@ -119,9 +129,10 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "OK" if real else "WARN", f"CANN {here.cann}" if real else "CANN: none, so the device is simulated"
     yield "OK", f"device: {here.kind} ({here.why})"
     queue = f"TASK_QUEUE_ENABLE={here.tqe} ({here.tqe_why})"
-    yield ("WARN", f"{queue}: torch_npu refuses to capture with 2") if here.tqe == 2 else ("OK", queue)
     if here.tqe == 2:
+        yield "FAIL", f"{queue}: torch_npu refuses to capture with 2; set TASK_QUEUE_ENABLE=1 (or 0) and run this again"
         return
+    yield "OK", queue
     try:
         yield _captures()
     except Exception as error:

@@ -112,9 +112,11 @@ def activate(threads: int | None = 1, verbose: bool = True) -> Device:
 
 
 def task_queue() -> int:
-    """The effective TASK_QUEUE_ENABLE of this process: 0, 1 or 2. torch_npu must be imported."""
+    """The effective TASK_QUEUE_ENABLE of this process: 0, 1 or 2. Raises DeviceError before activate()."""
     import torch
 
+    if not hasattr(torch, "npu"):
+        raise DeviceError("torch_npu is not loaded yet: call helpers.activate() first")
     if hasattr(torch.npu, "get_task_queue_enable"):
         return torch.npu.get_task_queue_enable()
     if os.environ.get("ASCEND_LAUNCH_BLOCKING") == "1":

@@ -202,6 +202,9 @@ def load_checkpoint(model: GenMol, path: str | os.PathLike, ema: bool = True) ->
         got = tuple(value.shape) if isinstance(value, torch.Tensor) else type(value).__name__
         if got != tuple(parameter.shape):
             raise CheckpointError(f"{path}: {key} is {got}, expected {tuple(parameter.shape)}")
+        if value.layout != torch.strided or value.device.type != "cpu" or not value.is_floating_point():
+            kind = f"{value.dtype}, {value.layout}, on {value.device}"
+            raise CheckpointError(f"{path}: {key} is a tensor of {kind}, expected floating point numbers")
     with torch.no_grad():
         for _, parameter, value in new:  # the averaged weights come last, so they hold
             parameter.copy_(value)

@@ -3,6 +3,7 @@
 Each function returns a matplotlib Figure. English labels, units on every axis, and the source in the figure itself.
 """
 
+import math
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,7 @@ SOURCES = {
 }
 HOST = "#009E73"  # the host's side of a timeline; no source has it
 
-# What the article behind this course reports, measured by its authors on Ascend hardware. Nothing here repeats it.
+# What an article on AI-for-science models on Ascend reports, measured by its authors. The course did not repeat it.
 REPORTED = (
     # model, what was changed, speed-up
     ("GenMol-89M", "NPUGraph, batch 8, TASK_QUEUE_ENABLE=0", 2.09),
@@ -68,7 +69,7 @@ class Picture(Figure):
 def timeline(
     traces: Mapping[str, Sequence], source: str = "measured on the simulated device", note: str = ""
 ) -> Figure:
-    """When the host launched and when the device computed: one panel a trace, on one time axis.
+    """When the host launched and when the device computed: one panel per trace, on one time axis.
 
     traces: {"eager": spans, "replay": spans}, spans as ``ascend_sim.trace`` gives them (seconds). A trace of at most
     20 kernels gets their names too.
@@ -145,10 +146,12 @@ def per_launch(
         x = range(len(ticks))
         ax.plot(x, host, color=HOST, marker="s", linestyle="--")
         ax.plot(x, kernel, color=SOURCES[source].color, marker=SOURCES[source].marker)
-        ax.fill_between(x, host, kernel, where=[h >= k for h, k in zip(host, kernel, strict=True)], interpolate=True,
-                        color=HOST, alpha=0.12, linewidth=0)  # fmt: skip
-        ax.fill_between(x, host, kernel, where=[h <= k for h, k in zip(host, kernel, strict=True)], interpolate=True,
-                        color=SOURCES[source].color, alpha=0.12, linewidth=0)  # fmt: skip
+        # A line that is straight on a logarithmic axis is a curve in numbers, so the shading needs points in between.
+        dense = [i / 50 for i in range(50 * (len(ticks) - 1) + 1)]
+        upper, lower = [_between(host, at) for at in dense], [_between(kernel, at) for at in dense]
+        for color, sign in ((HOST, 1), (SOURCES[source].color, -1)):
+            where = [sign * (h - k) >= 0 for h, k in zip(upper, lower, strict=True)]
+            ax.fill_between(dense, upper, lower, where=where, interpolate=True, color=color, alpha=0.12, linewidth=0)
         ax.set_yscale("log")
         _plain(ax.yaxis)
         ax.set_xticks(x, [str(tick) for tick in ticks])
@@ -157,7 +160,11 @@ def per_launch(
         ax.set_xlabel(axis)
     ticks, host, kernel = zip(*next(iter(sweeps.values())), strict=True)
     first = panels[0, 0]
-    (low, high) = ((kernel[0], -14), (host[0], 8)) if host[0] > kernel[0] else ((kernel[0], 8), (host[0], -14))
+    # The host's name is as long as two steps of the axis, so it keeps clear of the first three points.
+    if host[0] > kernel[0]:
+        low, high = (kernel[0], -14), (max(host[:3]), 8)
+    else:
+        low, high = (kernel[0], 8), (min(host[:3]), -16)
     for (y, offset), name, color in zip((high, low), ("host: one launch", "device: one kernel"),
                                         (HOST, SOURCES[source].color), strict=True):  # fmt: skip
         first.annotate(name, (0, y), xytext=(-4, offset), textcoords="offset points", fontsize=9, color=color)
@@ -165,10 +172,16 @@ def per_launch(
     return _finish(fig, "Launch-bound where green, compute-bound where blue", [source], note)
 
 
+def _between(values: Sequence[float], at: float) -> float:
+    """The value at ``at``, between two indices, on a line that is straight on a logarithmic axis."""
+    i = min(int(at), max(len(values) - 2, 0))
+    return values[i] if at == i else values[i] ** (1 - at + i) * values[i + 1] ** (at - i)
+
+
 def sizes(records: Sequence[dict]) -> Figure:
     """Time of a call, eager and replayed, at each size in ``records`` (results.json), and the ratio between the two.
 
-    One panel a source.
+    One panel per source.
     """
     pairs = paired(records)
     shown, (labels, axis) = _sources(pairs), _labels(pairs)
@@ -177,10 +190,13 @@ def sizes(records: Sequence[dict]) -> Figure:
     )
     for ax, source in zip(panels[0], shown, strict=True):
         style = SOURCES[source]
-        own = [pair for pair in pairs if pair.source == source]
+        own = sorted((pair for pair in pairs if pair.source == source), key=lambda pair: pair.eager["tqe"])
         e, g = ([getattr(pair, mode)["median_ms"] for pair in own] for mode in ("eager", "graph"))
-        ax.plot(e, linestyle="--", color=style.color, marker=style.marker, markerfacecolor="white")
-        ax.plot(g, linestyle="-", color=style.color, marker=style.marker)
+        for level in dict.fromkeys(pair.eager["tqe"] for pair in own):  # no line from one task queue to another
+            at = [x for x, pair in enumerate(own) if pair.eager["tqe"] == level]
+            ax.plot(at, [e[x] for x in at], linestyle="--", color=style.color, marker=style.marker,
+                    markerfacecolor="white")  # fmt: skip
+            ax.plot(at, [g[x] for x in at], linestyle="-", color=style.color, marker=style.marker)
         for x, (a, b) in enumerate(zip(e, g, strict=True)):
             # To the left of a rise, which would cross the number.
             ax.annotate(f"{a / b:.2f}×", (x, a), xytext=(4, 8), textcoords="offset points", ha="right", fontsize=9)
@@ -210,21 +226,24 @@ def speedup(records: Sequence[dict], reported: Sequence[tuple] = REPORTED) -> Fi
     pairs = [pair for _, pair in points]
     labels, axis = _labels(pairs)
     fig, (ax, table) = plt.subplots(1, 2, FigureClass=Picture, figsize=(8.4, 3.8), width_ratios=(3, 2))
-    for source in _sources(pairs):
-        own = [(x, pair) for x, pair in points if pair.source == source]
+    for source, level in dict.fromkeys((pair.source, pair.eager["tqe"]) for pair in pairs):
+        own = [(x, pair) for x, pair in points if (pair.source, pair.eager["tqe"]) == (source, level)]
         smallest, pair = min(own, key=lambda point: point[0])
         launch = smallest * pair.eager["median_ms"] / pair.graph["median_ms"]
         line = [smallest * (max(x for x, _ in own) / smallest) ** (i / 50) for i in range(51)]
         ax.plot(line, [max(1, launch / x) for x in line], color=SOURCES["modelled"].color, linewidth=1.2, zorder=1)
-    for i, (x, pair) in enumerate(sorted(points, key=lambda point: point[0])):
-        style, y = SOURCES[pair.source], pair.eager["median_ms"] / pair.graph["median_ms"]
+    places = [(x, pair.eager["median_ms"] / pair.graph["median_ms"]) for x, pair in points]
+    for (x, y), (_, pair) in zip(places, points, strict=True):
+        style = SOURCES[pair.source]
         ax.plot(x, y, linestyle="", color=style.color, marker=style.marker)
-        offset = (6, 5 if i % 2 == 0 else -12)  # neighbours on either side, so that their labels do not meet
-        ax.annotate(labels[pair.size], (x, y), xytext=offset, textcoords="offset points", fontsize=8, color=style.color)
+        (dx, dy), side, edge = _beside(x, y, places)
+        behind = dict(boxstyle="square,pad=0.05", fc="white", ec="none", alpha=0.8)  # so that no line cuts the label
+        ax.annotate(labels[pair.size], (x, y), xytext=(dx, dy), textcoords="offset points", ha=side, va=edge,
+                    fontsize=8, color=style.color, bbox=behind, zorder=1.5)  # fmt: skip
     ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
     ax.set_xscale("log")
     _plain(ax.xaxis, 1, 3)
-    ax.margins(x=0.25, y=0.2)
+    ax.margins(x=0.35, y=0.25)
     ax.set_xlabel("time of a replay / its kernels (µs, log)")
     ax.set_ylabel("speed-up, eager / replay")
     ax.set_title(axis, loc="left", fontsize=9)
@@ -238,9 +257,22 @@ def speedup(records: Sequence[dict], reported: Sequence[tuple] = REPORTED) -> Fi
     table.set_ylim(len(reported) - 0.5, -0.7)
     table.set_yticks([])
     table.set_xlabel("speed-up")
-    table.set_title("reported by the article, on Ascend", loc="left", fontsize=9)
+    table.set_title("reported by an article, on Ascend", loc="left", fontsize=9)
     shown = [source for source in SOURCES if source in {*_sources(pairs), "modelled", "reported"}]
     return _finish(fig, "The lighter the kernels, the larger the gain", shown, _stamp(records))
+
+
+def _beside(x: float, y: float, places: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], str, str]:
+    """Where the label of a point goes, in points, and which of its ends and edges is there.
+
+    Off the line at 1, off the falling line of the rule, and off the labels of the points that lie close in x, which
+    are told apart by their order in y.
+    """
+    reach = 0.25 * math.log(max(x for x, _ in places) / min(x for x, _ in places))
+    close = sorted((b for a, b in places if abs(math.log(a / x)) <= reach), reverse=True)
+    if y < 1 or (len(close) > 1 and y == close[-1] and y > 1.4):
+        return (-6, -4), "right", "top"
+    return ((6, 4), "left", "bottom") if y == close[0] or y <= 1.4 else ((-7, 0), "right", "center")
 
 
 def _kernels(record: dict) -> int | None:
@@ -265,7 +297,7 @@ def break_even(
         ax.text(end * 1.02, y, name, va="center", fontsize=9)
     if crossing:
         ax.plot(crossing, crossing * eager_ms, color=style.color, marker=style.marker)
-    pays = f"pays after {crossing:.0f} calls" if crossing else "never pays"
+    pays = f"pays after {math.ceil(crossing)} calls" if crossing else "never pays"
     ax.set_title(f"{cost_ms:.0f} ms before the first replay: {pays}", loc="left", fontsize=10)
     ax.set_xlim(0, end * 1.35)
     ax.set_ylim(bottom=0)
@@ -334,13 +366,20 @@ def paired(records: Sequence[dict]) -> list[Pair]:
 
 
 def _labels(pairs: Sequence[Pair]) -> tuple[dict[tuple, str], str]:
-    """A short label for each size, such as 64×16×1, and what its numbers are. Numbers that never change go there."""
+    """A short label for each size, such as 64×16×1, and what its numbers are. Numbers that never change go there.
+
+    A task queue that varies is named in a second line of the label, unless nothing else varies.
+    """
     names = list(dict.fromkeys(name for pair in pairs for name, _ in pair.size))
     values = {name: {dict(pair.size).get(name) for pair in pairs} for name in names}
     vary = [name for name in names if len(values[name]) > 1] or names
-    labels = {pair.size: "×".join(str(dict(pair.size).get(name, "-")) for name in vary) for pair in pairs}
+    queue = "task queue" in vary and len(vary) > 1
+    short = [name for name in vary if not (queue and name == "task queue")]
+    labels = {pair.size: "×".join(str(dict(pair.size).get(name, "-")) for name in short) for pair in pairs}
+    if queue:
+        labels = {size: f"{label}\ntqe {dict(size)['task queue']}" for size, label in labels.items()}
     fixed = "".join(f", {name} {values[name].pop()}" for name in names if name not in vary)
-    return labels, " × ".join(vary) + fixed
+    return labels, " × ".join(short) + fixed + (", tqe: TASK_QUEUE_ENABLE" if queue else "")
 
 
 def _sources(pairs: Sequence[Pair]) -> list[str]:

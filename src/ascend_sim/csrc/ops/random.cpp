@@ -228,7 +228,7 @@ ACLNN(
   multinomial(self, samples, replacement, key(seed, base, offset), out);
 }
 
-// torch_npu refuses these in a capture, so they have one form.
+// torch_npu has no form of these for a capture: it refuses them there, or (torch.normal) records nothing.
 ACLNN(InplaceBernoulli, tensor(self), scalar(p), int64(seed), int64(offset)) {
   self.copy_(uniform_like(self, key(seed, offset)).lt(p));
 }
