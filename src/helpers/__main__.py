@@ -61,6 +61,7 @@ def _time(args, model, inputs) -> int:
 
     from .bench import add_results, compare, load_results, measure, record
     from .capture import capture
+    from .models import sample_inputs
 
     if args.json and args.json.exists():
         load_results(args.json)  # a broken file shows before the work, not after it
@@ -71,7 +72,7 @@ def _time(args, model, inputs) -> int:
     ok = True
     with torch.no_grad():
         if args.command == "compare":
-            result = compare(model, *inputs)
+            result = compare(model, *inputs, fresh=sample_inputs(model, args.batch, args.tokens, seed=1))
             print(result)
             records = result.records(args.model, args.batch, shape)
             ok = result.lossless
@@ -155,10 +156,9 @@ def _fail(error) -> int:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
+    return int(text)
 
 
 if __name__ == "__main__":
