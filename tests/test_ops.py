@@ -214,6 +214,7 @@ REDUCTIONS = [
 ]
 EXTREMES = [
     (FLOATS, {"std": lambda x: (x.std(), x.std(-1), x.std(0, correction=0)), "var": lambda x: (x.var(), x.var(-1))}),
+    (FLOATS, {"std and var with another correction": lambda x: (x.std(0, correction=2), x.var(-1, correction=3))}),
     (FLOATS, {"var_mean": lambda x: (*torch.var_mean(x, -1), *torch.std_mean(x, 0))}),
     (NUMBERS, {"max": lambda x: (x.max(), *x.max(-1), x.amax(0), x.argmax(), x.argmax(-1, keepdim=True))}),
     (NUMBERS, {"min": lambda x: (x.min(), *x.min(-1), x.amin(0), x.argmin(), x.argmin(-1, keepdim=True))}),

@@ -54,7 +54,7 @@ RANDOM = set(
     rand_like randint randint_like bernoulli multinomial nn.functional.dropout nn.functional.dropout2d
     nn.functional.dropout3d nn.functional.alpha_dropout nn.functional.feature_alpha_dropout.with_train
     nn.functional.rrelu nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d
-    svd_lowrank pca_lowrank
+    svd_lowrank pca_lowrank nn.functional.multi_head_attention_forward
     """)
 )
 # Nobody says what is in it.
@@ -83,6 +83,14 @@ DECOMPOSED = {
     "cdist": "torch_npu asks for the mode without matmul whenever p is 2",
     "renorm": "torch_npu has its own formula for the backward",
     "nn.functional.gelu": "torch_npu calls one operator whatever `approximate` says; here it is the exact form",
+    "native_dropout_backward": "torch_npu gives plain zeros where the scale is 0, the CPU zeros with the gradient's sign",
+}
+_FFT = "torch_npu transforms by products with a matrix and scales afterwards"
+DECOMPOSED |= {
+    f"fft.{name}": _FFT
+    for name in _words("""
+    fft fft2 fftn hfft hfft2 hfftn rfft rfft2 rfftn ifft ifft2 ifftn ihfft ihfft2 ihfftn irfft irfft2 irfftn
+    """)
 }
 
 NOT_SIMULATED = ("not in libopapi", "is not simulated", "Single operator not found")

@@ -56,17 +56,18 @@ ACLNN(Any, tensor(self), ints(dims), flag(keepdim), tensor(out)) {
 }
 ACLNN(Equal, tensor(self), tensor(other), tensor(out)) { out.fill_(at::equal(self, other)); }
 
+// As a Scalar: an integer would choose the overload that takes "unbiased", a bool.
 ACLNN(Std, tensor(self), ints(dims), int64(correction), flag(keepdim), tensor(out)) {
-  at::std_out(out, self, dims, correction, keepdim);
+  at::std_out(out, self, dims, at::Scalar(correction), keepdim);
 }
 ACLNN(VarCorrection, tensor(self), ints(dims), int64(correction), flag(keepdim), tensor(out)) {
-  at::var_out(out, self, dims, correction, keepdim);
+  at::var_out(out, self, dims, at::Scalar(correction), keepdim);
 }
 ACLNN(VarMean, tensor(self), ints(dims), int64(correction), flag(keepdim), tensor(var), tensor(mean)) {
-  at::var_mean_out(var, mean, self, dims, correction, keepdim);
+  at::var_mean_out(var, mean, self, dims, at::Scalar(correction), keepdim);
 }
 ACLNN(StdMeanCorrection, tensor(self), ints(dims), int64(correction), flag(keepdim), tensor(std), tensor(mean)) {
-  at::std_mean_out(std, mean, self, dims, correction, keepdim);
+  at::std_mean_out(std, mean, self, dims, at::Scalar(correction), keepdim);
 }
 ACLNN(Norm, tensor(self), scalar(p), ints(dims), flag(keepdim), tensor(out)) {
   at::norm_out(out, self, p, dims, keepdim);
