@@ -83,7 +83,6 @@ DECOMPOSED = {
     "cdist": "torch_npu asks for the mode without matmul whenever p is 2",
     "renorm": "torch_npu has its own formula for the backward",
     "nn.functional.gelu": "torch_npu calls one operator whatever `approximate` says; here it is the exact form",
-    "native_dropout_backward": "torch_npu gives plain zeros where the scale is 0, the CPU zeros with the gradient's sign",
 }
 _FFT = "torch_npu transforms by products with a matrix and scales afterwards"
 DECOMPOSED |= {
