@@ -101,18 +101,19 @@ def test_replays_queue_up_in_order(x):
     assert total.tolist() == [50.0 * i for i in range(8)]
 
 
-def test_fork_and_join(x):
+def side_by_side(x):
+    """8 x, of which a side stream computes 3."""
     side = torch.npu.Stream()
+    side.wait_stream(torch.npu.current_stream())
+    with torch.npu.stream(side):
+        a = x * 3
+    b = x * 5
+    torch.npu.current_stream().wait_stream(side)
+    return a + b
 
-    def forked():
-        side.wait_stream(torch.npu.current_stream())
-        with torch.npu.stream(side):
-            a = x * 3
-        b = x * 5
-        torch.npu.current_stream().wait_stream(side)
-        return a + b
 
-    graph, y = captured(forked)
+def test_fork_and_join(x):
+    graph, y = captured(lambda: side_by_side(x))
     for value in (1.0, 2.0):
         x.fill_(value)
         graph.replay()
@@ -144,17 +145,7 @@ def test_fork_of_a_fork(x):
 def test_kernels_of_a_fork_run_on_streams_of_their_own(x):
     import ascend_sim
 
-    side = torch.npu.Stream()
-
-    def forked():
-        side.wait_stream(torch.npu.current_stream())
-        with torch.npu.stream(side):
-            a = x * 3
-        b = x * 5
-        torch.npu.current_stream().wait_stream(side)
-        return a + b
-
-    graph, _ = captured(forked)
+    graph, _ = captured(lambda: side_by_side(x))
     with ascend_sim.trace() as spans:
         graph.replay()
     assert len(spans) == 3

@@ -6,25 +6,20 @@ import subprocess
 import sys
 
 import pytest
+from processes import last_line
 
 LOAD = "import ascend_sim; ascend_sim.load(); import torch, torch_npu\n"
 USE = "print((torch.arange(3., device='cpu').npu() + 1).tolist())\n"
 
 
-def one_line(done) -> str:
-    """The last line of the traceback; the lines before it are Python's."""
-    assert done.returncode != 0
-    return done.stderr.strip().splitlines()[-1]
-
-
 def test_missing_compiler_is_named(run_python, tmp_path):
     done = run_python(LOAD, ASCEND_SIM_CACHE=str(tmp_path / "cache"), CXX="no-such-compiler")
-    assert "no C++ compiler (no-such-compiler): install one" in one_line(done)
+    assert "no C++ compiler (no-such-compiler): install one" in last_line(done)
 
 
 def test_broken_compiler_is_one_line(run_python, tmp_path):
     done = run_python(LOAD, ASCEND_SIM_CACHE=str(tmp_path / "cache"), CXX="false")
-    assert "the C++ compiler failed" in one_line(done)
+    assert "the C++ compiler failed" in last_line(done)
     assert not list((tmp_path / "cache").glob("*/done"))
 
 
@@ -32,7 +27,7 @@ def test_broken_compiler_is_one_line(run_python, tmp_path):
 @pytest.mark.parametrize("value", ["abc", "0", "-1", "nan", "1e30"])
 def test_setting_that_makes_no_sense(run_python, name, value):
     done = run_python("import ascend_sim; ascend_sim.load()", **{name: value})
-    assert f"{name}={value!r}: expected a number of" in one_line(done)
+    assert f"{name}={value!r}: expected a number of" in last_line(done)
 
 
 def test_truncated_library_is_built_again(tmp_path, monkeypatch):
@@ -50,8 +45,8 @@ def test_truncated_library_is_built_again(tmp_path, monkeypatch):
 
 def test_cache_that_cannot_be_written(run_python):
     done = run_python(LOAD, ASCEND_SIM_CACHE="/proc/ascend_sim")
-    assert "can't write the compiled device to /proc" in one_line(done)
-    assert "ASCEND_SIM_CACHE" in one_line(done)
+    assert "can't write the compiled device to /proc" in last_line(done)
+    assert "ASCEND_SIM_CACHE" in last_line(done)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +67,7 @@ def test_version_that_is_not_known(run_python, package, version, message):
         "    return real(name)\n"
         "m.version = version\n" + LOAD
     )
-    assert message.replace("2.13.0+cpu", "2.13.0") in one_line(done).replace("2.13.0+cpu", "2.13.0")
+    assert message.replace("2.13.0+cpu", "2.13.0") in last_line(done).replace("2.13.0+cpu", "2.13.0")
 
 
 def test_torch_npu_imported_first(run_python):
@@ -80,7 +75,7 @@ def test_torch_npu_imported_first(run_python):
         "import sys, types; sys.modules['torch_npu'] = types.ModuleType('torch_npu')\n"
         "import ascend_sim; ascend_sim.load()"
     )
-    assert "torch_npu was imported before ascend_sim.load()" in one_line(done)
+    assert "torch_npu was imported before ascend_sim.load()" in last_line(done)
 
 
 def test_real_cann_is_not_shadowed(run_python, tmp_path):

@@ -3,13 +3,11 @@
 
 #include "common.h"
 
-#include <ATen/core/ivalue.h>
+#include <c10/util/intrusive_ptr.h>
 #include <condition_variable>
 #include <mutex>
 
 namespace sim {
-
-class Stream;
 
 struct Event : c10::intrusive_ptr_target {
   explicit Event(uint32_t flags) : flags(flags) {}

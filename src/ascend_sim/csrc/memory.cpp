@@ -1,7 +1,6 @@
 // Memory: one range of addresses is the device's, as large as the device's memory. What is free in it has no
 // pages. A pointer into it never faults, even after the free, so a replay of a graph whose memory is gone
 // reads zeros and not somebody else's heap.
-#include "memory.h"
 #include "common.h"
 #include "graph.h"
 #include "stream.h"
@@ -32,6 +31,14 @@ size_t capacity_from_environment() {
   struct sysinfo info {};
   sysinfo(&info);
   return std::min(size_t(info.totalram) * info.mem_unit / 2, 32 * gib) / page * page;
+}
+
+using Ranges = std::map<char*, size_t>;
+
+bool is_inside(const Ranges& ranges, const void* pointer) {
+  auto* p = static_cast<char*>(const_cast<void*>(pointer));
+  auto it = ranges.upper_bound(p);
+  return it != ranges.begin() && p < (--it)->first + it->second;
 }
 
 class Memory {
@@ -91,18 +98,9 @@ class Memory {
     return true;
   }
 
-  bool contains(const void* pointer, size_t n) {
-    char* p = static_cast<char*>(const_cast<void*>(pointer));
-    if (p < base_ || p >= base_ + capacity_) {
-      return false;
-    }
+  bool contains(const void* p) {
     std::lock_guard lock(mutex_);
-    auto it = live_.upper_bound(p);
-    if (it == live_.begin()) {
-      return false;
-    }
-    --it;
-    return p + n <= it->first + it->second;
+    return is_inside(live_, p);
   }
 
   size_t total() const { return capacity_; }
@@ -115,7 +113,7 @@ class Memory {
   const size_t capacity_;
   char* base_;
   std::mutex mutex_;
-  std::map<char*, size_t> free_, live_;
+  Ranges free_, live_;
   size_t free_bytes_ = 0;
 };
 
@@ -147,16 +145,14 @@ class Pinned {
     std::free(p);
     return true;
   }
-  bool contains(const void* pointer) {
-    char* p = static_cast<char*>(const_cast<void*>(pointer));
+  bool contains(const void* p) {
     std::lock_guard lock(mutex_);
-    auto it = live_.upper_bound(p);
-    return it != live_.begin() && p < (--it)->first + it->second;
+    return is_inside(live_, p);
   }
 
  private:
   std::mutex mutex_;
-  std::map<char*, size_t> live_;
+  Ranges live_;
 };
 
 Pinned& pinned() {
@@ -165,11 +161,6 @@ Pinned& pinned() {
 }
 
 } // namespace
-
-bool is_device_memory(const void* p, size_t n) {
-  return memory().contains(p, n);
-}
-
 } // namespace sim
 
 using namespace sim;
@@ -203,7 +194,7 @@ SIM_API aclError aclrtFreeHost(void* p) {
 SIM_API aclError aclrtPointerGetAttributes(const void* p, aclrtPtrAttributes* attributes) {
   std::memset(attributes, 0, sizeof *attributes);
   attributes->pageSize = page;
-  attributes->location.type = is_device_memory(p, 1) ? ACL_MEM_LOCATION_TYPE_DEVICE
+  attributes->location.type = memory().contains(p) ? ACL_MEM_LOCATION_TYPE_DEVICE
       : pinned().contains(p)                         ? ACL_MEM_LOCATION_TYPE_HOST
                                                      : ACL_MEM_LOCATION_TYPE_UNREGISTERED;
   return ACL_SUCCESS;

@@ -23,6 +23,12 @@ void check_layout(const char* name, const aclTensor& handle) {
       handle.tensor.strides());
 }
 
+void write_wanted(at::Tensor& out, const at::Tensor& result) {
+  if (out.defined() && result.defined()) {
+    out.copy_(result.view_as(out));
+  }
+}
+
 void resize_output(aclTensor& out, const at::Tensor& result) {
   TORCH_CHECK(result.numel() <= out.tensor.numel(), "an output is too small for ", result.sizes());
   at::DimVector strides(result.dim());

@@ -62,6 +62,8 @@ struct Arg<Sized> : HandleArg<aclTensor> {
     return *held;
   }
 };
+// Write a result where the caller asked for it: of several outputs it may want some only.
+void write_wanted(at::Tensor& out, const at::Tensor& result);
 // Write `result`, packed, to the beginning of an output and let the output have its size.
 void resize_output(aclTensor& out, const at::Tensor& result);
 

@@ -56,11 +56,6 @@ int destroy(const T* handle) {
   return ACL_SUCCESS;
 }
 
-template <class T>
-Ref<T> hold(const T* handle) {
-  return handle ? Ref<T>::reclaim_copy(const_cast<T*>(handle)) : Ref<T>();
-}
-
 at::Scalar scalar_from(const void* value, int acl_type) {
   switch (const auto type = scalar_type(acl_type)) {
 #define CASE(ctype, name) \

@@ -5,12 +5,6 @@
 
 namespace {
 
-void copy(at::Tensor& out, const at::Tensor& result) {
-  if (out.defined() && result.defined()) {
-    out.copy_(result.view_as(out));
-  }
-}
-
 std::optional<int64_t> divisor(int64_t override) {
   return override ? std::optional(override) : std::nullopt;
 }
@@ -20,7 +14,7 @@ std::optional<int64_t> divisor(int64_t override) {
 ACLNN(
     Convolution, tensor(input), tensor(weight), tensor(bias), ints(stride), ints(padding), ints(dilation),
     flag(transposed), ints(output_padding), int64(groups), tensor(out), int8(cube_math_type)) {
-  copy(out, at::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups));
+  sim::write_wanted(out, at::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups));
 }
 ACLNN(
     ConvolutionBackward, tensor(grad), tensor(input), tensor(weight), ints(bias_sizes), ints(stride), ints(padding),
@@ -29,9 +23,9 @@ ACLNN(
   const auto [dx, dw, db] = at::convolution_backward(
       grad, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups,
       {mask[0], mask[1], mask[2]});
-  copy(grad_input, dx);
-  copy(grad_weight, dw);
-  copy(grad_bias, db);
+  sim::write_wanted(grad_input, dx);
+  sim::write_wanted(grad_weight, dw);
+  sim::write_wanted(grad_bias, db);
 }
 
 ACLNN(
@@ -75,31 +69,31 @@ MAX_POOL_BACKWARD(MaxPool2dWithMaskBackward) {
 }
 
 ACLNN(AdaptiveAvgPool2d, tensor(self), ints(size), tensor(out)) {
-  copy(out, at::_adaptive_avg_pool2d(self, size));
+  sim::write_wanted(out, at::_adaptive_avg_pool2d(self, size));
 }
 ACLNN(AdaptiveAvgPool2dBackward, tensor(grad), tensor(self), tensor(out)) {
-  copy(out, at::_adaptive_avg_pool2d_backward(grad, self));
+  sim::write_wanted(out, at::_adaptive_avg_pool2d_backward(grad, self));
 }
 ACLNN(
     ConvDepthwise2d, tensor(self), tensor(weight), ints(kernel), tensor(bias), ints(stride), ints(padding),
     ints(dilation), tensor(out), int8(cube_math_type)) {
-  copy(out, at::conv2d(self, weight, bias, stride, padding, dilation, self.size(-3)));
+  sim::write_wanted(out, at::conv2d(self, weight, bias, stride, padding, dilation, self.size(-3)));
 }
 ACLNN(ConvTbc, tensor(self), tensor(weight), tensor(bias), int64(pad), tensor(out), int8(cube_math_type)) {
-  copy(out, at::conv_tbc(self, weight, bias, pad));
+  sim::write_wanted(out, at::conv_tbc(self, weight, bias, pad));
 }
 ACLNN(
     ConvTbcBackward, tensor(grad), tensor(self), tensor(weight), tensor(bias), int64(pad), int8(cube_math_type),
     tensor(grad_input), tensor(grad_weight), tensor(grad_bias)) {
   const auto [dx, dw, db] = at::conv_tbc_backward(grad, self, weight, bias, pad);
-  copy(grad_input, dx);
-  copy(grad_weight, dw);
-  copy(grad_bias, db);
+  sim::write_wanted(grad_input, dx);
+  sim::write_wanted(grad_weight, dw);
+  sim::write_wanted(grad_bias, db);
 }
 
-ACLNN(AdaptiveAvgPool3d, tensor(self), ints(size), tensor(out)) { copy(out, at::_adaptive_avg_pool3d(self, size)); }
+ACLNN(AdaptiveAvgPool3d, tensor(self), ints(size), tensor(out)) { sim::write_wanted(out, at::_adaptive_avg_pool3d(self, size)); }
 ACLNN(AdaptiveAvgPool3dBackward, tensor(grad), tensor(self), tensor(out)) {
-  copy(out, at::_adaptive_avg_pool3d_backward(grad, self));
+  sim::write_wanted(out, at::_adaptive_avg_pool3d_backward(grad, self));
 }
 
 #define ADAPTIVE_MAX_POOL(op, function)                                                             \

@@ -12,12 +12,6 @@ at::ScalarType statistics_type(const at::Tensor& input, const at::Tensor& weight
                                                                              : input.scalar_type();
 }
 
-void copy(at::Tensor& out, const at::Tensor& result) {
-  if (out.defined() && result.defined()) {
-    out.copy_(result.view_as(out));
-  }
-}
-
 } // namespace
 
 ACLNN(Softmax, tensor(self), int64(dim), tensor(out)) { at::_softmax_out(out, self, dim, false); }
@@ -34,9 +28,9 @@ ACLNN(LogSoftmaxBackward, tensor(grad), tensor(result), int64(dim), tensor(out))
       op, tensor(input), ints(shape), tensor(weight), tensor(bias), real(eps), tensor(out), tensor(mean),            \
       tensor(rstd)) {                                                                                                \
     const auto [result, result_mean, result_rstd] = at::native_layer_norm(input, shape, weight, bias, eps);          \
-    copy(out, result);                                                                                               \
-    copy(mean, result_mean);                                                                                         \
-    copy(rstd, result_rstd);                                                                                         \
+    sim::write_wanted(out, result);                                                                                               \
+    sim::write_wanted(mean, result_mean);                                                                                         \
+    sim::write_wanted(rstd, result_rstd);                                                                                         \
   }
 LAYER_NORM(LayerNorm)
 LAYER_NORM(FastLayerNorm)
@@ -51,9 +45,9 @@ ACLNN(
   const auto [dx, dw, db] = at::native_layer_norm_backward(
       grad, input, shape, mean.to(type), rstd.to(type), weight, none ? at::Tensor() : bias,
       {mask[0], mask[1], mask[2]});
-  copy(grad_input, dx);
-  copy(grad_weight, dw);
-  copy(grad_bias, db);
+  sim::write_wanted(grad_input, dx);
+  sim::write_wanted(grad_weight, dw);
+  sim::write_wanted(grad_bias, db);
 }
 
 ACLNN(
@@ -61,10 +55,10 @@ ACLNN(
     real(momentum), real(eps), tensor(out), tensor(mean), tensor(inverse_std)) {
   const auto [result, batch_mean, batch_inverse_std] =
       at::native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps);
-  copy(out, result);
+  sim::write_wanted(out, result);
   if (training) {
-    copy(mean, batch_mean);
-    copy(inverse_std, batch_inverse_std);
+    sim::write_wanted(mean, batch_mean);
+    sim::write_wanted(inverse_std, batch_inverse_std);
   }
 }
 ACLNN(
@@ -76,18 +70,18 @@ ACLNN(
   const auto [dx, dw, db] = at::native_batch_norm_backward(
       grad, input, weight, running_mean, running_var, cast(mean), cast(inverse_std), training, eps,
       {mask[0], mask[1], mask[2]});
-  copy(grad_input, dx);
-  copy(grad_weight, dw);
-  copy(grad_bias, db);
+  sim::write_wanted(grad_input, dx);
+  sim::write_wanted(grad_weight, dw);
+  sim::write_wanted(grad_bias, db);
 }
 
 ACLNN(
     GroupNorm, tensor(input), tensor(weight), tensor(bias), int64(n), int64(c), int64(hw), int64(groups), real(eps),
     tensor(out), tensor(mean), tensor(rstd)) {
   const auto [result, result_mean, result_rstd] = at::native_group_norm(input, weight, bias, n, c, hw, groups, eps);
-  copy(out, result);
-  copy(mean, result_mean);
-  copy(rstd, result_rstd);
+  sim::write_wanted(out, result);
+  sim::write_wanted(mean, result_mean);
+  sim::write_wanted(rstd, result_rstd);
 }
 ACLNN(
     GroupNormBackward, tensor(grad), tensor(input), tensor(mean), tensor(rstd), tensor(weight), int64(n), int64(c),
@@ -96,17 +90,17 @@ ACLNN(
   const auto [dx, dw, db] = at::native_group_norm_backward(
       grad.contiguous(), input.contiguous(), mean.to(type), rstd.to(type), weight, n, c, hw, groups,
       {mask[0], mask[1], mask[2]});
-  copy(grad_input, dx);
-  copy(grad_weight, dw);
-  copy(grad_bias, db);
+  sim::write_wanted(grad_input, dx);
+  sim::write_wanted(grad_weight, dw);
+  sim::write_wanted(grad_bias, db);
 }
 
 namespace {
 
 void rms_norm(const at::Tensor& x, const at::Tensor& gamma, double eps, at::Tensor& out, at::Tensor& rstd) {
   const auto [result, result_rstd] = at::_fused_rms_norm(x, gamma.sizes(), gamma, eps);
-  copy(out, result);
-  copy(rstd, result_rstd);
+  sim::write_wanted(out, result);
+  sim::write_wanted(rstd, result_rstd);
 }
 
 } // namespace
@@ -131,5 +125,5 @@ ACLNN(RmsNormGrad, tensor(grad), tensor(x), tensor(rstd), tensor(gamma), tensor(
   const auto scaled = g.mul(gamma);
   const auto drstd = scaled.mul(wide).sum(dims, true);
   const auto dmean = drstd.mul(-0.5).mul(rstd.pow(3)).expand_as(wide).div(elements);
-  copy(dx, scaled.mul(rstd).add(dmean.mul(wide.mul(2))));
+  sim::write_wanted(dx, scaled.mul(rstd).add(dmean.mul(wide.mul(2))));
 }
