@@ -23,7 +23,7 @@ def test_broken_compiler_is_one_line(run_python, tmp_path):
     assert not list((tmp_path / "cache").glob("*/done"))
 
 
-@pytest.mark.parametrize("name", ["ASCEND_SIM_MEMORY", "ASCEND_SIM_THREADS"])
+@pytest.mark.parametrize("name", ["ASCEND_SIM_MEMORY", "ASCEND_SIM_THREADS", "ASCEND_SIM_STREAMS"])
 @pytest.mark.parametrize("value", ["abc", "0", "-1", "nan", "1e30"])
 def test_setting_that_makes_no_sense(run_python, name, value):
     done = run_python("import ascend_sim; ascend_sim.load()", **{name: value})

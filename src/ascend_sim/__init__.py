@@ -88,14 +88,17 @@ def operators() -> list[str]:
 
 
 def _check_settings() -> None:
-    for name, kind, most in (("ASCEND_SIM_MEMORY", float, 4096), ("ASCEND_SIM_THREADS", int, 1024)):
+    for name, unit, kind, most in (
+        ("ASCEND_SIM_MEMORY", "GiB", float, 4096),
+        ("ASCEND_SIM_THREADS", "threads", int, 1024),
+        ("ASCEND_SIM_STREAMS", "streams", int, 1 << 20),
+    ):
         text = os.environ.get(name, "1")
         try:
             fits = 0 < kind(text) <= most
         except ValueError:
             fits = False
         if not fits:
-            unit = "GiB" if kind is float else "threads"
             raise LoadError(f"{name}={text!r}: expected a number of {unit} above 0, {most} at most")
 
 

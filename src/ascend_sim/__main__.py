@@ -11,10 +11,11 @@ SIMULATED = """
 Simulated, with the behaviour and the error codes of CANN:
   device     one card, number 0, that presents itself as an Ascend910B2 with CANN 9.0.1 (torch_npu wants a known name)
   memory     a limit (ASCEND_SIM_MEMORY, GiB), accounting, out of memory; pinned host memory; copies, memset
-  streams    a queue and a thread each; synchronise, query, host functions
+  streams    a queue and a thread each; synchronise, query, host functions; a limit (ASCEND_SIM_STREAMS, 1984 as on
+             an Atlas A2), of which each stream of torch_npu's and each stream of a graph takes one
   events     record, wait across streams, query, elapsed time, external events
   graphs     capture in the modes global, thread_local and relaxed, fork and join by events, replay with the recorded
-             parallelism, several graphs in a pool, reset, destroy, JSON dump
+             parallelism, several graphs in a pool, reset, destroy, JSON dump, task groups (NPUGraph.update)
   operators  {count}, each computed by PyTorch's CPU kernel, bit for bit the same, on {threads} thread(s)
              (ASCEND_SIM_THREADS); random numbers by Philox from torch_npu's seed and offset, so they repeat,
              but they are not the numbers that an Ascend draws
@@ -25,13 +26,18 @@ Not simulated (calling it fails and says so):
              times are not those of an Ascend
   C functions  {unsupported}
 
-Where public sources give different codes for one cause, this device answers:
-  synchronise a captured stream        107027, and the capture goes on. torch_npu's test_aclgraph_rng_state.py says
-                                       that it does not invalidate the capture; a CANN FAQ shows 107041
-  synchronise the device, or a copy    107030 in mode global, from any thread
-  wait for an event from outside       107024
-  replay inside a capture              107027
-  destroy a graph that runs            107037, and it goes when it has finished
+Rules of capture: those of CANN's own runtime, as its public sources have them at the version that this device presents
+(github hicann/runtime, v9.0.1, 02522b7ab). Where other sources say otherwise, this device answers:
+  synchronise or query a captured      107027, and the capture goes on, as torch_npu's tests expect. CANN's FAQ shows
+    stream, or synchronise the device  107041, public issues show 107030 too
+  copy from or to pageable memory      107027: v9.0.1 synchronises the stream first. From v9.1 on it answers 107000
+  a synchronous copy or memset         107030, by mode and thread (Context::IsCaptureModeSupport)
+  wait for an event from outside       107024, and the capture goes on
+  merge two captures                   107032, and both end with 507903
+  destroy a graph that runs            107037 after 10 s of waiting
+  no stream left                       207008. Public issues show 207005 too: the driver says which
+  replay after its memory was freed    507015 at the next wait, and nothing runs. On the hardware it is undefined: an
+                                       exception of the AI core (this code), or whatever lies there now
 
 Where a result differs from the CPU's because torch_npu, not the device, takes other steps
 (TORCH_NPU_USE_COMPATIBLE_IMPL=1, set before it is imported, makes it take PyTorch's):

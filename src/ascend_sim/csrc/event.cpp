@@ -33,8 +33,14 @@ EventRef hold(aclrtEvent handle) {
   return EventRef::reclaim_copy(static_cast<Event*>(handle));
 }
 
+// The running capture that the event was last recorded in, or null. Under capture_mutex().
+Graph* captured_in(const Event& event) {
+  return event.join < 0 ? nullptr : find_capture(event.graph_id);
+}
+
 aclError refuse_captured(const Event& event) {
-  if (event.join < 0) {
+  std::lock_guard lock(capture_mutex());
+  if (!captured_in(event)) {
     return ACL_SUCCESS;
   }
   return fail(
@@ -69,9 +75,12 @@ SIM_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) 
   {
     std::lock_guard lock(capture_mutex());
     if (Graph* graph = stream->graph.load()) {
+      // An event that nothing on the device can wait for, such as those of torch_npu's allocators, is left out.
+      if (!(event.flags & (ACL_EVENT_SYNC | ACL_EVENT_EXTERNAL | ACL_EVENT_IPC))) {
+        return ACL_SUCCESS;
+      }
       event.graph_id = graph->id;
-      event.join = graph->record(stream->lane);
-      return ACL_SUCCESS;
+      return graph->record(stream->lane, &event.join);
     }
   }
   if (forked()) {
@@ -81,7 +90,6 @@ SIM_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) 
   {
     std::lock_guard lock(event.mutex);
     ticket = ++event.recorded;
-    event.join = -1;
   }
   stream->enqueue(make_marker("record", [event = hold(handle), ticket] { event->reach(ticket); }));
   return ACL_SUCCESS;
@@ -93,24 +101,30 @@ SIM_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent hand
   {
     std::lock_guard lock(capture_mutex());
     Graph* graph = stream->graph.load();
-    if (event.join >= 0) {
-      Graph* recorded_in = find_capture(event.graph_id);
-      if (!recorded_in) {
-        return refuse_captured(event);
+    if (Graph* recorded_in = captured_in(event)) {
+      if (!stream_handle) {
+        return fail(ACL_ERROR_RT_STREAM_CAPTURE_IMPLICIT, "the implicit default stream can't be drawn into a capture");
       }
       if (graph && graph != recorded_in) {
-        return fail(ACL_ERROR_STREAM_CAPTURE_CONFLICT, "the event was recorded in another capture: two captures can't be merged");
+        graph->invalidate();
+        recorded_in->invalidate();
+        return fail(
+            ACL_ERROR_STREAM_CAPTURE_CONFLICT, "the event was recorded in another capture: two captures can't be merged");
       }
-      if (!graph) { // the wait draws this stream into the capture
-        recorded_in->fork(stream);
+      aclError error = graph ? ACL_SUCCESS : recorded_in->fork(stream); // the wait draws this stream into the capture
+      error = error ? error : recorded_in->wait(stream->lane, event.join);
+      if (error) {
+        recorded_in->invalidate();
       }
-      recorded_in->wait(stream->lane, event.join);
-      return ACL_SUCCESS;
+      return error;
     }
     if (graph) {
-      return fail(
-          ACL_ERROR_RT_CAPTURE_DEPENDENCY,
-          "the event was not recorded in this capture: a graph can't wait for what is not in it");
+      std::lock_guard event_lock(event.mutex);
+      return event.recorded == 0
+          ? ACL_SUCCESS
+          : fail(
+                ACL_ERROR_RT_CAPTURE_DEPENDENCY,
+                "the event was not recorded in this capture: a graph can't wait for what is not in it");
     }
   }
   if (forked()) {

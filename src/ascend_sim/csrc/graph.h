@@ -1,6 +1,9 @@
 // Capture and replay. A graph is a list of nodes per stream that took part ("lane"), with record and wait
 // nodes between the lanes. A replay runs lane 0 on the stream that it was launched on and each other lane
 // on a stream of the graph's own, so what ran side by side in the capture runs side by side in the replay.
+//
+// The rules and their codes are those of CANN's runtime, whose sources are public: github hicann/runtime, v9.0.1
+// (02522b7ab), src/runtime/feature/src/context/context.cc and api_impl/api_error.cc.
 #pragma once
 
 #include "common.h"
@@ -17,8 +20,20 @@ namespace sim {
 
 class Stream;
 
-// Set by a record node, awaited by wait nodes of other lanes, in every replay anew.
-using Join = std::atomic<bool>;
+// A point in a lane, made by a record node and awaited by wait nodes.
+struct Join {
+  int lane;
+  bool waited = false, waited_by_origin = false;
+};
+
+// A kernel of a task group. Another may take its place between two runs, also while the graph runs.
+class GroupTask;
+struct TaskGroup {
+  std::vector<std::shared_ptr<GroupTask>> tasks;
+  bool updating = false;
+  size_t updated = 0; // of the tasks, in the update that runs
+};
+using TaskGroupPtr = std::shared_ptr<TaskGroup>;
 
 struct Node {
   enum Kind { kernel, record, wait } kind;
@@ -29,26 +44,31 @@ struct Node {
 struct Lane {
   Stream* captured_on;
   std::vector<Node> nodes;
+  TaskGroupPtr group;              // the open task group
   std::shared_ptr<Stream> runs_on; // lanes 1…: the graph's own stream, made at the first replay
 };
 
 class Graph {
  public:
-  Graph(aclmdlRICaptureMode mode, Stream* origin);
+  explicit Graph(aclmdlRICaptureMode mode);
   ~Graph();
 
   // Capture. All under capture_mutex().
-  void add(int lane, TaskPtr kernel);
-  int record(int lane);                // returns the join
-  void wait(int lane, int join);
-  int fork(Stream* stream);            // a new lane; returns its index
-  bool all_joined() const;             // does every lane's work come before the end of lane 0?
-  void leave();                        // the streams stop capturing
+  aclError fork(Stream* stream); // into a new lane
+  aclError add(int lane, TaskPtr task);
+  aclError record(int lane, int* join);
+  aclError wait(int lane, int join);
+  aclError begin_group(int lane);
+  aclError end_group(int lane, TaskGroup** handle);
+  void invalidate() { invalid_ = true; } // the end of the capture will say so
+  aclError check_complete() const;       // at the end of the capture: is it a graph?
+  void leave();                          // the streams stop capturing
 
   // On the device thread of `stream`.
   void replay(Stream* stream, double enqueued);
   bool running() const { return replays.load() > 0; }
-  std::string json() const; // what aclmdlRIDebugJsonPrint writes
+  // What aclmdlRIDebugJsonPrint writes: the tasks as a Chrome trace, with their order in the place of times.
+  std::string json() const;
 
   const uint32_t id;
   const aclmdlRICaptureMode mode;
@@ -56,13 +76,22 @@ class Graph {
   std::atomic<int> replays{0}; // launched and not finished
 
  private:
+  aclError check_interrupt(int lane);
+  bool uses_freed_memory();
   void run_lane(Lane& lane, int stream, double enqueued);
-  void await(const Join& join);
+  void await(const std::atomic<bool>& reached);
 
   std::vector<Lane> lanes_;
-  std::vector<std::pair<int, size_t>> joins_; // of each join: the lane, and the node in it
-  std::unique_ptr<Join[]> states_;
-  std::mutex replay_mutex_; // one replay at a time: all replays share the graph's memory
+  std::vector<Join> joins_;
+  std::vector<TaskGroupPtr> groups_;
+  bool invalid_ = false;
+  aclError group_error_ = ACL_SUCCESS; // what interrupted a task group
+
+  std::mutex replay_mutex_;                      // one replay at a time: all replays share the graph's memory
+  std::unique_ptr<std::atomic<bool>[]> reached_; // of each join, in this replay
+  std::vector<const void*> addresses_;           // what the tasks read and write
+  uint64_t frees_seen_ = 0;
+  bool freed_ = false;
   std::mutex mutex_; // of what the lanes share in a replay
   std::condition_variable joined_;
 };
@@ -70,8 +99,12 @@ class Graph {
 std::mutex& capture_mutex();
 // The running capture with this id, or null. Under capture_mutex().
 Graph* find_capture(uint32_t id);
+bool is_capturing(); // does anybody?
 
-// May this thread make a call that is unsafe while somebody captures? 107030 if not.
+// May this thread make a synchronous copy or memset while somebody captures? 107030 if not.
 aclError check_unsafe_call(const char* call);
+
+// Put an operator in the place of the next task of the group that `stream` updates. Under capture_mutex().
+aclError update_task(Stream* stream, TaskPtr task);
 
 } // namespace sim

@@ -1,6 +1,7 @@
 // Memory: one range of addresses is the device's, as large as the device's memory. What is free in it has no
-// pages. A pointer into it never faults, even after the free, so a replay of a graph whose memory is gone
-// reads zeros and not somebody else's heap.
+// pages. A pointer into it never faults, even after the free, so a kernel that is late reads zeros and not
+// somebody else's heap.
+#include "memory.h"
 #include "common.h"
 #include "graph.h"
 #include "stream.h"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr size_t page = 4096, alignment = 512;
 constexpr size_t gib = size_t(1) << 30;
+std::atomic<uint64_t> changes{0};
 
 // ASCEND_SIM_MEMORY in GiB; else half of what the machine has, 32 at most.
 size_t capacity_from_environment() {
@@ -66,6 +68,7 @@ class Memory {
         }
         live_[p] = n;
         free_bytes_ -= n;
+        ++changes;
         return p;
       }
     }
@@ -82,6 +85,7 @@ class Memory {
     live_.erase(it);
     madvise(p, n, MADV_DONTNEED);
     free_bytes_ += n;
+    ++changes;
     auto next = free_.lower_bound(p);
     if (next != free_.end() && p + n == next->first) {
       n += next->second;
@@ -101,6 +105,10 @@ class Memory {
   bool contains(const void* p) {
     std::lock_guard lock(mutex_);
     return is_inside(live_, p);
+  }
+  bool is_free(const void* pointer) {
+    auto* p = static_cast<const char*>(pointer);
+    return base_ <= p && p < base_ + capacity_ && !contains(p);
   }
 
   size_t total() const { return capacity_; }
@@ -133,6 +141,7 @@ class Pinned {
     }
     std::lock_guard lock(mutex_);
     live_[static_cast<char*>(p)] = n;
+    ++changes;
     return p;
   }
   bool release(void* p) {
@@ -141,6 +150,7 @@ class Pinned {
       if (!live_.erase(static_cast<char*>(p))) {
         return false;
       }
+      ++changes;
     }
     std::free(p);
     return true;
@@ -160,7 +170,36 @@ Pinned& pinned() {
   return *p;
 }
 
+struct Copy final : Task {
+  Copy(void* to, const void* from, size_t n, const void* host)
+      : Task("aclrtMemcpyAsync"), to(to), from(from), n(n), host(host) {}
+  void run() override { std::memcpy(to, from, n); }
+  bool uses_freed_memory() const override {
+    return is_freed(to) || is_freed(from) || (host && !pinned().contains(host));
+  }
+  void* to;
+  const void* from;
+  size_t n;
+  const void* host; // the side that is the host's, if one is
+};
+struct Set final : Task {
+  Set(void* p, int value, size_t n) : Task("aclrtMemsetAsync"), p(p), value(value), n(n) {}
+  void run() override { std::memset(p, value, n); }
+  bool uses_freed_memory() const override { return is_freed(p); }
+  void* p;
+  int value;
+  size_t n;
+};
+
 } // namespace
+
+uint64_t memory_changes() {
+  return changes.load(std::memory_order_acquire);
+}
+bool is_freed(const void* pointer) {
+  return memory().is_free(pointer);
+}
+
 } // namespace sim
 
 using namespace sim;
@@ -229,16 +268,16 @@ SIM_API aclError aclrtMemcpyAsync(
   }
   const void* host = kind == ACL_MEMCPY_HOST_TO_DEVICE ? from : kind == ACL_MEMCPY_DEVICE_TO_HOST ? to : nullptr;
   if (host && stream_of(stream)->graph.load() && !pinned().contains(host)) {
-    // A graph would read this address in every replay, and nobody promises that it lives so long.
+    // CANN synchronises the stream first, which a capture refuses. (From 9.1 on it says 107000.)
     return fail(
-        ACL_ERROR_RT_CAPTURE_MODE_NOT_SUPPORT,
+        ACL_ERROR_RT_STREAM_CAPTURED,
         "a copy from or to pageable host memory can't be captured: copy outside the capture, or use pinned memory");
   }
-  return launch(stream, make_kernel("aclrtMemcpyAsync", [=] { std::memcpy(to, from, n); }));
+  return launch(stream, std::make_unique<Copy>(to, from, n, host));
 }
 SIM_API aclError aclrtMemsetAsync(void* p, size_t room, int32_t value, size_t n, aclrtStream stream) {
   if (n > room) {
     return fail(ACL_ERROR_RT_PARAM_INVALID, "the memset is larger than its destination");
   }
-  return launch(stream, make_kernel("aclrtMemsetAsync", [=] { std::memset(p, value, n); }));
+  return launch(stream, std::make_unique<Set>(p, value, n));
 }

@@ -16,11 +16,13 @@
 //   sized    aclTensor&, an output whose size depends on the data: resize_output() says which it is
 #pragma once
 
+#include "memory.h"
 #include "stream.h"
 #include "task.h"
 #include "tensor.h"
 
 #include <ATen/Functions.h>
+#include <algorithm>
 #include <tuple>
 
 struct aclOpExecutor : sim::Task {
@@ -133,6 +135,24 @@ inline void check_layout(const char* name, Arg<aclTensorList*>& arg) {
   }
 }
 
+template <class A>
+bool uses_freed_memory(const A&) {
+  return false;
+}
+inline bool uses_freed_memory(const aclTensor& handle) {
+  return handle.tensor.defined() && handle.tensor.numel() && is_freed(handle.tensor.const_data_ptr());
+}
+inline bool uses_freed_memory(const Arg<aclTensor*>& arg) {
+  return arg.held && uses_freed_memory(*arg.held);
+}
+inline bool uses_freed_memory(const Arg<Sized>& arg) {
+  return arg.held && uses_freed_memory(*arg.held);
+}
+inline bool uses_freed_memory(const Arg<aclTensorList*>& arg) {
+  const auto freed = [](const auto& item) { return item && uses_freed_memory(*item); };
+  return arg.held && std::any_of(arg.held->items.begin(), arg.held->items.end(), freed);
+}
+
 template <class Body, class... A>
 struct Operator final : aclOpExecutor {
   Operator(const char* name, Body* body, A... args) : aclOpExecutor(name), body(body), args(Arg<A>{args}...) {}
@@ -142,6 +162,9 @@ struct Operator final : aclOpExecutor {
       std::apply([&](auto&... arg) { (check_layout(name, arg), ...); }, args);
       checked = true; // nothing of that changes between replays
     }
+  }
+  bool uses_freed_memory() const override {
+    return std::apply([](const auto&... arg) { return (sim::uses_freed_memory(arg) || ...); }, args);
   }
   Body* body;
   std::tuple<Arg<A>...> args;

@@ -7,6 +7,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 
 namespace sim {
 
@@ -173,6 +174,34 @@ aclError take_error() {
   return text.empty() ? ACL_SUCCESS : fail(ACL_ERROR_RT_AICORE_EXCEPTION, text);
 }
 
+// Of an Atlas A2 training card, says CANN's documentation of aclrtCreateStream.
+static constexpr int streams_of_a_card = 1984;
+static std::atomic<int> streams_taken{0};
+
+static int stream_budget() {
+  static const int budget = [] {
+    const char* text = std::getenv("ASCEND_SIM_STREAMS");
+    const int n = text ? std::atoi(text) : 0;
+    return n > 0 ? n : streams_of_a_card;
+  }();
+  return budget;
+}
+
+aclError take_stream() {
+  if (streams_taken.fetch_add(1) < stream_budget()) {
+    return ACL_SUCCESS;
+  }
+  give_back_stream();
+  return fail(
+      ACL_ERROR_RT_NO_STREAM_RESOURCE,
+      "no stream left: streams and graphs hold all " + std::to_string(stream_budget()) +
+          " of the card (ASCEND_SIM_STREAMS sets the number). Reset graphs that you don't need");
+}
+
+void give_back_stream() {
+  streams_taken.fetch_sub(1);
+}
+
 std::shared_ptr<Stream> make_stream() {
   auto& s = streams();
   std::lock_guard lock(s.mutex);
@@ -200,8 +229,13 @@ aclError launch(aclrtStream handle, TaskPtr task) {
   if (stream->graph.load(std::memory_order_acquire)) {
     std::lock_guard lock(capture_mutex());
     if (Graph* graph = stream->graph.load()) {
-      graph->add(stream->lane, std::move(task));
-      return ACL_SUCCESS;
+      return graph->add(stream->lane, std::move(task));
+    }
+  }
+  if (stream->updating.load(std::memory_order_acquire)) {
+    std::lock_guard lock(capture_mutex());
+    if (stream->updating.load()) {
+      return update_task(stream, std::move(task));
     }
   }
   stream->enqueue(std::move(task));
@@ -237,24 +271,15 @@ using sim::Stream;
 using sim::stream_of;
 
 SIM_API aclError aclrtCreateStream(aclrtStream* stream) {
+  if (const aclError error = sim::take_stream()) {
+    return error;
+  }
   *stream = sim::make_stream().get();
   return ACL_SUCCESS;
 }
 SIM_API aclError aclrtCreateStreamWithConfig(aclrtStream* stream, uint32_t, uint32_t) {
   return aclrtCreateStream(stream);
 }
-// torch_npu destroys its streams when the process ends, and other threads may be launching on them still. So the
-// thread ends and the object stays: what is launched on it from now on is dropped.
-SIM_API aclError aclrtDestroyStream(aclrtStream stream) {
-  stream_of(stream)->drain(-1);
-  stream_of(stream)->stop();
-  return ACL_SUCCESS;
-}
-SIM_API aclError aclrtDestroyStreamForce(aclrtStream stream) {
-  stream_of(stream)->stop();
-  return ACL_SUCCESS;
-}
-
 // A synchronise or a query of a capturing stream is refused. It does not invalidate the capture: torch_npu's
 // own test (test_aclgraph_rng_state.py) ends such a capture with success.
 static aclError refuse_captured(Stream* stream) {
@@ -264,6 +289,26 @@ static aclError refuse_captured(Stream* stream) {
   return fail(
       ACL_ERROR_RT_STREAM_CAPTURED,
       "the stream is being captured: its work is recorded, not run, so it can't be waited for");
+}
+
+// torch_npu destroys its streams when the process ends, and other threads may be launching on them still. So the
+// thread ends and the object stays: what is launched on it from now on is dropped.
+static aclError destroy(Stream* stream, bool finish) {
+  if (const aclError refused = refuse_captured(stream)) {
+    return refused;
+  }
+  if (finish) {
+    stream->drain(-1);
+  }
+  stream->stop();
+  sim::give_back_stream();
+  return ACL_SUCCESS;
+}
+SIM_API aclError aclrtDestroyStream(aclrtStream stream) {
+  return destroy(stream_of(stream), true);
+}
+SIM_API aclError aclrtDestroyStreamForce(aclrtStream stream) {
+  return destroy(stream_of(stream), false);
 }
 
 SIM_API aclError aclrtSynchronizeStreamWithTimeout(aclrtStream handle, int32_t timeout_ms) {
@@ -287,8 +332,9 @@ SIM_API aclError aclrtStreamGetId(aclrtStream handle, int32_t* id) {
 }
 
 SIM_API aclError aclrtSynchronizeDeviceWithTimeout(int32_t timeout_ms) {
-  const aclError refused = sim::check_unsafe_call("aclrtSynchronizeDevice");
-  return refused ? refused : sim::synchronize_device(timeout_ms);
+  // In every mode, and from every thread.
+  return sim::is_capturing() ? fail(ACL_ERROR_RT_STREAM_CAPTURED, "a stream of the device is being captured, so the device can't be waited for")
+                             : sim::synchronize_device(timeout_ms);
 }
 SIM_API aclError aclrtSynchronizeDevice() {
   return aclrtSynchronizeDeviceWithTimeout(-1);
@@ -296,6 +342,22 @@ SIM_API aclError aclrtSynchronizeDevice() {
 
 SIM_API aclError aclrtLaunchHostFunc(aclrtStream stream, aclrtHostFunc function, void* argument) {
   return sim::launch(stream, sim::make_marker("aclrtLaunchHostFunc", [=] { function(argument); }));
+}
+
+// The older form of a host function, which a thread of the caller's runs: torch.npu._launch_host_func uses it. Here the
+// device thread runs it, so there is nothing to subscribe to and nothing to report.
+SIM_API aclError aclrtLaunchCallback(aclrtCallback function, void* argument, aclrtCallbackBlockType, aclrtStream stream) {
+  return sim::launch(stream, sim::make_marker("aclrtLaunchCallback", [=] { function(argument); }));
+}
+SIM_API aclError aclrtSubscribeReport(uint64_t, aclrtStream) {
+  return ACL_SUCCESS;
+}
+SIM_API aclError aclrtUnSubscribeReport(uint64_t, aclrtStream) {
+  return ACL_SUCCESS;
+}
+SIM_API aclError aclrtProcessReport(int32_t timeout_ms) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(std::max(timeout_ms, 0)));
+  return fail(ACL_ERROR_RT_REPORT_TIMEOUT, "no report");
 }
 
 // Settings of how a real stream fails or reports; this one has no such modes.

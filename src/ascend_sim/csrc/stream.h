@@ -14,6 +14,7 @@
 namespace sim {
 
 class Graph;
+struct TaskGroup;
 
 class Stream {
  public:
@@ -32,6 +33,9 @@ class Stream {
   // The graph that this stream records into, or null; and which lane of it. Guarded by capture_mutex().
   std::atomic<Graph*> graph{nullptr};
   int lane = 0;
+  // The task group that its launches update, or null; guarded likewise.
+  std::atomic<bool> updating{false};
+  std::shared_ptr<TaskGroup> update;
 
  private:
   void start();
@@ -50,11 +54,15 @@ class Stream {
 // The stream behind a handle. A null handle is the device's implicit default stream.
 Stream* stream_of(aclrtStream handle);
 
+// The streams that CANN would hold: each that a program makes, and one for each lane of a graph. 207008 above the budget.
+aclError take_stream();
+void give_back_stream();
+
 std::shared_ptr<Stream> make_stream();
 // Finish what is enqueued, end the thread, and take the stream off the device's list.
 void remove_stream(const std::shared_ptr<Stream>& stream);
 
-// Launch on a stream: into the graph while it captures, else into the queue.
+// Launch on a stream: into the graph while it captures, into a task group while it updates one, else into the queue.
 aclError launch(aclrtStream stream, TaskPtr task);
 
 // A kernel that throws puts the whole device in error, as on the hardware: the next call that waits for anything,

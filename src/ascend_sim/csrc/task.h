@@ -14,6 +14,8 @@ struct Task {
   virtual void run() = 0; // on the device thread; may throw
   // A kernel is counted, traced and recorded as a node of a graph. Markers and whole replays are not.
   virtual bool is_kernel() const { return true; }
+  // A graph keeps addresses, not memory. Before a replay it asks whether what is at them is gone.
+  virtual bool uses_freed_memory() const { return false; }
 
   const char* const name; // a string literal
   double enqueued = 0;
@@ -21,22 +23,18 @@ struct Task {
 
 using TaskPtr = std::unique_ptr<Task>;
 
+// Something that happens at a point of a stream and is no kernel.
 template <class F>
-struct FunctionTask final : Task {
-  FunctionTask(const char* name, bool kernel, F f) : Task(name), kernel(kernel), f(std::move(f)) {}
+struct Marker final : Task {
+  Marker(const char* name, F f) : Task(name), f(std::move(f)) {}
   void run() override { f(); }
-  bool is_kernel() const override { return kernel; }
-  bool kernel;
+  bool is_kernel() const override { return false; }
   F f;
 };
 
 template <class F>
-TaskPtr make_kernel(const char* name, F f) {
-  return std::make_unique<FunctionTask<F>>(name, true, std::move(f));
-}
-template <class F>
 TaskPtr make_marker(const char* name, F f) {
-  return std::make_unique<FunctionTask<F>>(name, false, std::move(f));
+  return std::make_unique<Marker<F>>(name, std::move(f));
 }
 
 // Run one task and trace it. An exception is the caller's.
