@@ -13,14 +13,17 @@ Listed::Listed(const char* name) {
   all_names().append(name).append("\n");
 }
 
-void check_layout(const char* name, const aclTensor& handle) {
+void check_layout(const char* name, aclTensor& handle) {
+  if (!handle.has_view()) {
+    return; // the kernel left it alone
+  }
+  const at::Tensor& view = handle.view();
+  const at::IntArrayRef sizes(handle.sizes), strides(handle.strides);
   TORCH_CHECK(
-      !handle.tensor.defined() || handle.tensor.sizes() == at::IntArrayRef(handle.sizes),
-      name, ": the caller made room for ", at::IntArrayRef(handle.sizes), ", the kernel wrote ", handle.tensor.sizes());
+      view.sizes() == sizes, name, ": the caller made room for ", sizes, ", the kernel wrote ", view.sizes());
   TORCH_CHECK(
-      !handle.tensor.defined() || handle.tensor.strides() == at::IntArrayRef(handle.strides),
-      name, ": the caller gave the strides ", at::IntArrayRef(handle.strides), ", the kernel wrote with ",
-      handle.tensor.strides());
+      view.strides() == strides, name, ": the caller gave the strides ", strides, ", the kernel wrote with ",
+      view.strides());
 }
 
 void write_wanted(at::Tensor& out, const at::Tensor& result) {
@@ -30,22 +33,23 @@ void write_wanted(at::Tensor& out, const at::Tensor& result) {
 }
 
 void resize_output(aclTensor& out, const at::Tensor& result) {
-  TORCH_CHECK(result.numel() <= out.tensor.numel(), "an output is too small for ", result.sizes());
+  at::Tensor& view = out.view();
+  TORCH_CHECK(result.numel() <= view.numel(), "an output is too small for ", result.sizes());
   at::DimVector strides(result.dim());
   int64_t stride = 1;
   for (int64_t d = result.dim() - 1; d >= 0; --d) {
     strides[d] = stride;
     stride *= std::max<int64_t>(result.size(d), 1);
   }
-  out.tensor = out.tensor.as_strided(result.sizes(), strides);
-  out.tensor.copy_(result);
+  view = view.as_strided(result.sizes(), strides);
+  view.copy_(result);
 }
 
 } // namespace sim
 
 // The caller reads this after it has waited for the operator, and deletes the array.
-SIM_API int aclGetViewShape(const aclTensor* handle, int64_t** sizes, uint64_t* dims) {
-  const auto found = handle->tensor.sizes();
+SIM_API int aclGetViewShape(aclTensor* handle, int64_t** sizes, uint64_t* dims) {
+  const auto found = handle->view().sizes();
   *dims = found.size();
   *sizes = new int64_t[found.size()];
   std::copy(found.begin(), found.end(), *sizes);

@@ -49,7 +49,7 @@ struct Arg<aclTensor*> : HandleArg<aclTensor> {
   using HandleArg::HandleArg;
   at::Tensor& get() {
     static auto* none = new at::Tensor;
-    return held ? held->tensor : *none;
+    return held ? held->view() : *none;
   }
 };
 // An output that the caller made large enough for the worst case, and whose true size it asks for afterwards.
@@ -92,7 +92,7 @@ struct Arg<aclTensorList*> : HandleArg<aclTensorList> {
   using HandleArg::HandleArg;
   std::vector<at::Tensor>& get() {
     TORCH_CHECK(held, "a tensor list is missing");
-    return held->tensors;
+    return held->views();
   }
 };
 template <>
@@ -116,7 +116,7 @@ struct Arg<const char*> {
 };
 
 // An output that a kernel gave another shape or other strides is not where the caller will look.
-void check_layout(const char* name, const aclTensor& handle);
+void check_layout(const char* name, aclTensor& handle);
 
 template <class A>
 void check_layout(const char*, A&) {}
@@ -140,7 +140,7 @@ bool uses_freed_memory(const A&) {
   return false;
 }
 inline bool uses_freed_memory(const aclTensor& handle) {
-  return handle.tensor.defined() && handle.tensor.numel() && is_freed(handle.tensor.const_data_ptr());
+  return !handle.is_empty() && is_freed(handle.data);
 }
 inline bool uses_freed_memory(const Arg<aclTensor*>& arg) {
   return arg.held && uses_freed_memory(*arg.held);

@@ -1,5 +1,6 @@
 #include "tensor.h"
 
+#include <algorithm>
 #include <c10/core/TensorImpl.h>
 
 namespace sim {
@@ -27,26 +28,6 @@ at::ScalarType scalar_type(int acl_type) {
 }
 
 namespace {
-
-// Like at::from_blob, without its checks: this runs on the host for every operand of every launch.
-at::Tensor view_of(void* data, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset, at::ScalarType type) {
-  const auto dtype = at::scalarTypeToTypeMeta(type);
-  int64_t elements = 1;
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    elements = sizes[d] == 0 ? 0 : elements == 0 ? 0 : elements + (sizes[d] - 1) * strides[d];
-  }
-  // Not resizable: a kernel that needs another size than its output has throws.
-  c10::Storage storage(
-      c10::Storage::use_byte_size_t(),
-      (elements + offset) * dtype.itemsize(),
-      at::DataPtr(data, c10::Device(c10::kCPU)),
-      nullptr,
-      false);
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype);
-  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
-  return tensor;
-}
 
 template <class T>
 int destroy(const T* handle) {
@@ -93,14 +74,51 @@ auto guarded(F make) -> decltype(make().release()) {
 
 using namespace sim;
 
+bool aclTensor::is_empty() const {
+  return std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
+}
+
+// Like at::from_blob, without its checks.
+at::Tensor& aclTensor::view() {
+  if (!has_view()) {
+    const auto dtype = at::scalarTypeToTypeMeta(type);
+    int64_t elements = is_empty() ? 0 : 1;
+    for (size_t d = 0; d < sizes.size() && elements; ++d) {
+      elements += (sizes[d] - 1) * strides[d];
+    }
+    // Not resizable: a kernel that needs another size than its output has throws.
+    c10::Storage storage(
+        c10::Storage::use_byte_size_t(),
+        (elements + offset) * dtype.itemsize(),
+        at::DataPtr(data, c10::Device(c10::kCPU)),
+        nullptr,
+        false);
+    view_ = at::detail::make_tensor<c10::TensorImpl>(
+        std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype);
+    view_.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  }
+  return view_;
+}
+
+std::vector<at::Tensor>& aclTensorList::views() {
+  if (views_.size() != items.size()) {
+    for (const auto& item : items) {
+      views_.push_back(item ? item->view() : at::Tensor());
+    }
+  }
+  return views_;
+}
+
 SIM_API aclTensor* aclCreateTensor(
     const int64_t* sizes, uint64_t dims, aclDataType type, const int64_t* strides, int64_t offset, aclFormat,
     const int64_t*, uint64_t, void* data) {
   return guarded([&] {
     auto handle = c10::make_intrusive<aclTensor>();
+    handle->data = data;
+    handle->offset = offset;
+    handle->type = scalar_type(type);
     handle->sizes.assign(sizes, sizes + dims);
     handle->strides.assign(strides, strides + dims);
-    handle->tensor = view_of(data, {sizes, dims}, {strides, dims}, offset, scalar_type(type));
     return handle;
   });
 }
@@ -131,7 +149,6 @@ SIM_API aclTensorList* aclCreateTensorList(aclTensor* const* tensors, uint64_t n
   auto handle = c10::make_intrusive<aclTensorList>();
   for (uint64_t i = 0; i < n; ++i) {
     handle->items.push_back(Ref<aclTensor>::reclaim(tensors[i]));
-    handle->tensors.push_back(tensors[i] ? tensors[i]->tensor : at::Tensor());
   }
   return handle.release();
 }

@@ -20,9 +20,19 @@ at::ScalarType scalar_type(int acl_type); // throws for a type that no CPU kerne
 } // namespace sim
 
 struct aclTensor : c10::intrusive_ptr_target {
-  at::Tensor tensor;
+  // The tensor over the memory, made at its first use: that is on the device thread, and a launch costs the host less.
+  at::Tensor& view();
+  bool has_view() const { return view_.defined(); }
+  bool is_empty() const;
+
+  void* data;
+  int64_t offset;
+  at::ScalarType type;
   // What the caller made room for. A kernel that reshapes an output would write something else than was asked.
   c10::SmallVector<int64_t, 5> sizes, strides;
+
+ private:
+  at::Tensor view_;
 };
 struct aclScalar : c10::intrusive_ptr_target {
   at::Scalar value;
@@ -37,8 +47,12 @@ struct aclBoolArray : c10::intrusive_ptr_target {
   c10::SmallVector<bool, 8> values;
 };
 struct aclTensorList : c10::intrusive_ptr_target {
+  std::vector<at::Tensor>& views(); // an undefined tensor for an item that is null
+
   std::vector<sim::Ref<aclTensor>> items;
-  std::vector<at::Tensor> tensors;
+
+ private:
+  std::vector<at::Tensor> views_;
 };
 struct aclScalarList : c10::intrusive_ptr_target {
   std::vector<at::Scalar> values;
