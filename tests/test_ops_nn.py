@@ -6,14 +6,12 @@ a test at the end says which and how far off it is.
 """
 
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
 import torch_npu
+from own_steps import pytorchs_own_steps, run_again
 from torch import nn
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -113,14 +111,6 @@ def test_product(function, shapes, dtype, layout):
     check(function, shapes, dtype, layout)
 
 
-# torch_npu has its own steps for some functions, above all its own gradient of matmul. It takes PyTorch's with this
-# setting, which it reads when it is imported: test_again_with_pytorchs_own_steps runs those tests in another process.
-OWN_STEPS = "TORCH_NPU_USE_COMPATIBLE_IMPL"
-pytorchs_own_steps = pytest.mark.skipif(
-    os.environ.get(OWN_STEPS) != "1", reason=f"needs {OWN_STEPS}=1: test_again_with_pytorchs_own_steps runs it"
-)
-
-
 @pytorchs_own_steps
 @each_layout
 @each_float
@@ -141,10 +131,7 @@ def test_tanh_gelu_by_own_steps(dtype, layout):
 
 
 def test_again_with_pytorchs_own_steps():
-    command = [sys.executable, "-m", "pytest", "-q", __file__, "-k", "own_steps and not again"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, OWN_STEPS: "1"})
-    assert done.returncode == 0, done.stdout
-    assert "skipped" not in done.stdout
+    run_again(__file__)
 
 
 def definite(x):
