@@ -6,14 +6,12 @@ a test at the end says which and how far off it is.
 """
 
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
 import torch_npu
+from own_steps import pytorchs_own_steps, run_again
 from torch import nn
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -113,14 +111,6 @@ def test_product(function, shapes, dtype, layout):
     check(function, shapes, dtype, layout)
 
 
-# torch_npu has its own steps for some functions, above all its own gradient of matmul. It takes PyTorch's with this
-# setting, which it reads when it is imported: test_again_with_pytorchs_own_steps runs those tests in another process.
-OWN_STEPS = "TORCH_NPU_USE_COMPATIBLE_IMPL"
-pytorchs_own_steps = pytest.mark.skipif(
-    os.environ.get(OWN_STEPS) != "1", reason=f"needs {OWN_STEPS}=1: test_again_with_pytorchs_own_steps runs it"
-)
-
-
 @pytorchs_own_steps
 @each_layout
 @each_float
@@ -141,10 +131,7 @@ def test_tanh_gelu_by_own_steps(dtype, layout):
 
 
 def test_again_with_pytorchs_own_steps():
-    command = [sys.executable, "-m", "pytest", "-q", __file__, "-k", "own_steps and not again"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, OWN_STEPS: "1"})
-    assert done.returncode == 0, done.stdout
-    assert "skipped" not in done.stdout
+    run_again(__file__)
 
 
 def definite(x):
@@ -493,6 +480,152 @@ def test_fusion_attention_over_sequences_of_different_lengths():
         )[0]
 
     assert_same(results(one_by_one, cpu), results(together, npu))
+
+
+# --- Attention for inference, over sequences of different lengths ---
+
+# As above, for layouts of npu_fused_infer_attention_score. Sequences are packed where there is no dimension B.
+INFER = {
+    **{layout: FUSION[layout] for layout in ("BNSD", "BSND", "BSH")},
+    "BNSD_BSND": (FUSION["BNSD"][0], FUSION["BNSD"][1], FUSION["BSND"][2]),
+    "BSND_NBSD": (FUSION["BSND"][0], FUSION["BSND"][1], lambda t: t.transpose(0, 1)),
+    "TND": ((13, 4, 16), lambda t: t.transpose(0, 1)[None], lambda t: t[0].transpose(0, 1)),
+    "NTD_TND": ((4, 13, 16), lambda t: t[None], lambda t: t[0].transpose(0, 1)),
+}
+
+
+def one_by_one(q, k, v, sequences, attend=F.scaled_dot_product_attention):
+    """Attention of each (batch, rows, columns) by itself, in operands with the heads first. The rest is zero."""
+    out = q.new_zeros(*q.shape[:-1], v.shape[-1])
+    for batch, rows, columns in sequences:
+        part = [q[batch, None, :, rows], k[batch, None, :, columns], v[batch, None, :, columns]]
+        out[batch, :, rows] = attend(*part)[0]
+    return out
+
+
+def assert_infers(layout, expected, qkv, **options):
+    found, _ = torch_npu.npu_fused_infer_attention_score(*qkv, num_heads=4, scale=0.25, input_layout=layout, **options)
+    assert_same([expected], [found])
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16], ids=["float16", "bfloat16"])
+@pytest.mark.parametrize("layout", INFER)
+def test_infer_attention_over_lengths(layout, dtype):
+    shape, split, join = INFER[layout]
+    cpu, npu = operands([shape] * 3, dtype)
+    if layout.startswith(("TND", "NTD")):
+        # the places where the sequences end
+        lengths = {"actual_seq_lengths": [3, 3, 8], "actual_seq_lengths_kv": [6, 8, 13]}
+        sequences = [(0, slice(3), slice(6)), (0, slice(3, 8), slice(8, 13))]
+    else:
+        lengths = {"actual_seq_lengths": [8, 3], "actual_seq_lengths_kv": [5, 7]}
+        sequences = [(0, slice(8), slice(5)), (1, slice(3), slice(7))]
+    expected = join(one_by_one(*(split(t.detach()) for t in cpu), sequences))
+    assert_infers(layout, expected, npu, **lengths)
+
+
+LENGTHS = {
+    "whole": ({}, [8, 8]),
+    "one for all": ({"actual_seq_lengths_kv": [5]}, [5, 5]),
+    "nothing": ({"actual_seq_lengths_kv": [0, 5]}, [0, 5]),
+}
+
+
+@pytest.mark.parametrize("rows", [8, 1])
+@pytest.mark.parametrize("given, columns", LENGTHS.values(), ids=list(LENGTHS))
+def test_infer_attention_with_keys_of_other_lengths(given, columns, rows):
+    cpu, npu = operands([(2, 4, rows, 16), (2, 2, 8, 16), (2, 2, 8, 16)], F16)
+    sequences = [(i, slice(rows), slice(n)) for i, n in enumerate(columns) if n]
+    expected = one_by_one(
+        *(t.detach() for t in cpu), sequences, lambda *qkv: F.scaled_dot_product_attention(*qkv, enable_gqa=True)
+    )
+    assert_infers("BNSD", expected, npu, num_key_value_heads=2, **given)
+
+
+HIDDEN = torch.tensor([[0] * 7 + [1], [0] * 5 + [1] * 3]).bool()
+MASKS = {
+    "of rows and columns": ([5, 8], HIDDEN[1].repeat(5, 1)),
+    "of each batch": ([5, 8], HIDDEN[:, None, None].repeat(1, 1, 5, 1)),
+    "of each batch, int8": ([5, 8], HIDDEN[:, None, None].repeat(1, 1, 5, 1).to(torch.int8)),
+    "of a single row": ([1, 8], HIDDEN),
+}
+
+
+@pytest.mark.parametrize("size, mask", MASKS.values(), ids=list(MASKS))
+def test_infer_attention_with_a_mask(size, mask):
+    cpu, npu = operands([(2, 4, size[0], 16), (2, 4, size[1], 16), (2, 4, size[1], 16)], F16)
+    seen = (mask[:, None, None] if mask is HIDDEN else mask).logical_not()
+    expected = F.scaled_dot_product_attention(*(t.detach() for t in cpu), attn_mask=seen)
+    assert_infers("BNSD", expected, npu, atten_mask=mask.npu())
+
+
+def test_infer_attention_is_causal_from_the_end_of_each_sequence():
+    """Mode 3: the last token of the query sees all keys. This is decoding with a cache."""
+    cpu, npu = operands([(2, 4, 3, 16), (2, 4, 8, 16), (2, 4, 8, 16)], F16)
+    lengths, compressed = [5, 8], torch.ones(2048, 2048).triu(1).bool().npu()
+    expected = torch.cat([
+        F.scaled_dot_product_attention(
+            q[i : i + 1], k[i : i + 1, :, :n], v[i : i + 1, :, :n],
+            attn_mask=torch.ones(3, n).tril(n - 3).bool(),
+        )
+        for q, k, v in [[t.detach() for t in cpu]]
+        for i, n in enumerate(lengths)
+    ])  # fmt: skip
+    assert_infers("BNSD", expected, npu, actual_seq_lengths_kv=lengths, atten_mask=compressed, sparse_mode=3)
+
+
+@pytest.mark.parametrize("layout, size", [("BNSD", (2, 4, 8, 1)), ("TND", (13, 4, 1))])
+def test_infer_attention_tells_the_logarithms_of_its_sums(layout, size):
+    shape, split, _ = INFER[layout]
+    cpu, npu = operands([shape] * 3, F16)
+    lengths = {"actual_seq_lengths": [13], "actual_seq_lengths_kv": [13]} if layout == "TND" else {}
+    _, found = torch_npu.npu_fused_infer_attention_score(
+        *npu, num_heads=4, scale=0.25, input_layout=layout, softmax_lse_flag=True, **lengths
+    )
+    q, k, _ = (split(t.detach().float()) for t in cpu)
+    expected = (q @ k.mT * 0.25).logsumexp(-1, keepdim=True)
+    expected = expected[0].transpose(0, 1) if layout == "TND" else expected
+    assert found.shape == size and found.dtype == F32
+    torch.testing.assert_close(found.cpu(), expected)
+
+
+def test_infer_attention_into_given_tensors_with_the_largest_workspace():
+    """The way by which NPUGraph captures it."""
+    _, (q, k, v) = operands([(2, 4, 8, 16)] * 3, F16)
+    options = {"num_heads": 4, "scale": 0.25, "input_layout": "BNSD", "actual_seq_lengths_kv": [5, 7]}
+    workspace = torch_npu._npu_fused_infer_attention_score_get_max_workspace(q, k, v, **options)
+    out = torch_npu._npu_fused_infer_attention_score_infer_output(q, v, num_heads=4, input_layout="BNSD")
+    torch_npu.npu_fused_infer_attention_score.out(q, k, v, workspace=workspace, out=out, **options)
+    assert_same([torch_npu.npu_fused_infer_attention_score(q, k, v, **options)[0].cpu()], [out[0]])
+
+
+def test_infer_attention_in_its_second_version_is_the_first():
+    _, qkv = operands([(2, 4, 8, 16)] * 3, F16)
+    first, _ = torch_npu.npu_fused_infer_attention_score(
+        *qkv, num_heads=4, scale=0.25, input_layout="BNSD", actual_seq_lengths_kv=[5, 7]
+    )
+    second, _ = torch_npu.npu_fused_infer_attention_score_v2(
+        *qkv, num_query_heads=4, softmax_scale=0.25, input_layout="BNSD", actual_seq_kvlen=[5, 7]
+    )
+    assert_same([first.cpu()], [second])
+
+
+REFUSED = {
+    "float32": (F32, {}, "the query is of type Float"),
+    "paged keys": (F16, {"block_table": torch.zeros(2, 1, dtype=torch.int32)}, "block_table is not simulated"),
+    "quantised output": (F16, {"quant_scale2": torch.ones(1)}, "quant_scale2 is not simulated"),
+    "too long": (F16, {"actual_seq_lengths_kv": [5, 9, 5]}, "actual_seq_lengths_kv has 9 where 0 to 8 is possible"),
+    "too few": (F16, {"actual_seq_lengths_kv": [5, 5]}, "2 lengths for a batch of 3"),
+    "heads": (F16, {"num_key_value_heads": 3}, "4 heads of the query can't share 3"),
+}
+
+
+@pytest.mark.parametrize("dtype, options, message", REFUSED.values(), ids=list(REFUSED))
+def test_infer_attention_refuses_what_is_not_simulated(dtype, options, message):
+    _, (q, k, v) = operands([(3, 4, 8, 16), *[(3, options.get("num_key_value_heads", 4), 8, 16)] * 2], dtype)
+    moved = {k: x.npu() if torch.is_tensor(x) else x for k, x in options.items()}
+    with pytest.raises(RuntimeError, match=message):
+        torch_npu.npu_fused_infer_attention_score(q, k, v, num_heads=4, input_layout="BNSD", **moved)
 
 
 def test_attention_drops_what_it_says():

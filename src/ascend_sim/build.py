@@ -20,7 +20,7 @@ KNOWN = {("2.13.0", "2.13.0")}
 # torch_npu is linked to these names, or opens them by name while it runs. All are doors to one library.
 DOORS = (
     "ascendcl", "acl_op_compiler", "ge_runner", "graph", "hccl", "acl_tdt_channel",
-    "opapi", "runtime", "ascend_ml", "tdtclient",
+    "opapi", "nnopbase", "runtime", "ascend_ml", "tdtclient",
 )  # fmt: skip
 LIBRARY = "libascend_sim.so"
 # Builds that stay in the cache: other checkouts and versions may use it too.

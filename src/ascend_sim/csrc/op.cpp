@@ -56,6 +56,12 @@ SIM_API int aclGetViewShape(aclTensor* handle, int64_t** sizes, uint64_t* dims) 
   return ACL_SUCCESS;
 }
 
+// Of an operator that was planned and not launched.
+SIM_API int aclDestroyAclOpExecutor(aclOpExecutor* executor) {
+  delete executor;
+  return ACL_SUCCESS;
+}
+
 // One name a line.
 SIM_API const char* ascend_sim_operators() {
   return sim::all_names().c_str();

@@ -177,7 +177,12 @@ template <class Body, class Check, class... A>
 int plan(const char* name, uint64_t* workspace, aclOpExecutor** executor, Body* body, Check why_not, A... args) {
   auto task = std::make_unique<Operator<Body, A...>>(name, body, args...);
   if constexpr (!std::is_same_v<Check, std::nullptr_t>) {
-    const std::string problem = std::apply([&](auto&... arg) { return why_not(arg.get()...); }, task->args);
+    std::string problem;
+    try {
+      problem = std::apply([&](auto&... arg) { return why_not(arg.get()...); }, task->args);
+    } catch (const std::exception& e) {
+      problem = describe(e);
+    }
     if (!problem.empty()) {
       constexpr int invalid_parameter = 161002; // ACLNN_ERR_PARAM_INVALID
       return fail(invalid_parameter, std::string(name) + ": " + problem);
@@ -270,3 +275,10 @@ struct Listed {
     return sim::launch(stream, sim::TaskPtr(executor));                                                       \
   }                                                                                                           \
   static void body_of_##op(SIM_FOR_EACH(SIM_BODY, __VA_ARGS__))
+
+// Before a capture torch_npu asks some operators for the workspace that will do for all later arguments, too.
+#define ACLNN_MAX_WORKSPACE(op, ...)                                                                          \
+  SIM_API int aclnn##op##GetMaxWorkspaceSize(                                                                 \
+      SIM_FOR_EACH(SIM_C, __VA_ARGS__), uint64_t* workspace, aclOpExecutor** executor) {                      \
+    return aclnn##op##GetWorkspaceSize(SIM_FOR_EACH(SIM_NAME, __VA_ARGS__), workspace, executor);             \
+  }

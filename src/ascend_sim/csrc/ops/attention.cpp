@@ -1,11 +1,14 @@
-// Fused attention, as F.scaled_dot_product_attention and torch_npu.npu_fusion_attention call it, and rotary
-// position embedding. The kernel is the one that the CPU picks for the same operands, so results are the CPU's.
+// Fused attention, as F.scaled_dot_product_attention, torch_npu.npu_fusion_attention and
+// torch_npu.npu_fused_infer_attention_score call it, and rotary position embedding. The kernel is the one that the CPU
+// picks for the same operands, so results are the CPU's.
 #include "op.h"
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/native/transformers/sdp_utils_cpp.h>
+#include <algorithm>
+#include <climits>
 #include <cmath>
 
 namespace {
@@ -17,6 +20,15 @@ at::Tensor heads_first(const at::Tensor& t, const std::string& layout, int64_t h
   }
   if (layout == "BSND") {
     return t.transpose(1, 2);
+  }
+  if (layout == "NBSD") {
+    return t.transpose(0, 1);
+  }
+  if (layout == "NTD") {
+    return t.unsqueeze(0);
+  }
+  if (layout == "TND") {
+    return t.transpose(0, 1).unsqueeze(0);
   }
   if (layout == "BSH") {
     return t.unflatten(2, {-1, head_size}).transpose(1, 2);
@@ -184,22 +196,39 @@ ACLNN(
 
 namespace {
 
-// Sequences of different lengths, one after the other. The lengths arrive as the places where the sequences end.
-template <class Run>
-void each_sequence(at::IntArrayRef q_ends, at::IntArrayRef kv_ends, const std::string& layout, Run run) {
-  TORCH_CHECK(layout == "TND", "attention over sequences with the layout ", layout, " is not simulated");
-  int64_t q = 0, kv = 0;
+// One of several sequences of different lengths: where its tokens are in operands with the heads first.
+struct Sequence {
+  int64_t batch, row, rows, column, columns;
+
+  at::Tensor of_query(const at::Tensor& t) const { return t.narrow(0, batch, 1).narrow(2, row, rows); }
+  at::Tensor of_key(const at::Tensor& t) const { return t.narrow(0, batch, 1).narrow(2, column, columns); }
+  at::Tensor of_mask(const at::Tensor& t) const {
+    const auto own = t.dim() == 4 && t.size(0) > 1 ? t.narrow(0, batch, 1) : t;
+    return own.narrow(-2, 0, rows).narrow(-1, 0, columns);
+  }
+};
+
+// One after the other. The lengths arrive as the places where the sequences end.
+std::vector<Sequence> packed(at::IntArrayRef q_ends, at::IntArrayRef kv_ends) {
+  std::vector<Sequence> found;
+  int64_t row = 0, column = 0;
   for (size_t i = 0; i < q_ends.size(); ++i) {
-    const int64_t rows = q_ends[i] - q, columns = kv_ends[i] - kv;
-    if (rows > 0) {
-      run([=](const at::Tensor& t) { return t.narrow(0, q, rows).transpose(0, 1).unsqueeze(0); },
-          [=](const at::Tensor& t) { return t.narrow(0, kv, columns).transpose(0, 1).unsqueeze(0); },
-          [=](const at::Tensor& mask) {
-            return mask.defined() ? mask.narrow(-2, 0, rows).narrow(-1, 0, columns) : mask;
-          });
+    found.push_back({0, row, q_ends[i] - row, column, kv_ends[i] - column});
+    row = q_ends[i];
+    column = kv_ends[i];
+  }
+  return found;
+}
+
+template <class Run>
+void each_packed(at::IntArrayRef q_ends, at::IntArrayRef kv_ends, const std::string& layout, Run run) {
+  TORCH_CHECK(layout == "TND", "attention over sequences with the layout ", layout, " is not simulated");
+  for (const auto& sequence : packed(q_ends, kv_ends)) {
+    if (sequence.rows > 0) {
+      run([&](const at::Tensor& t) { return sequence.of_query(heads_first(t, layout, 0)); },
+          [&](const at::Tensor& t) { return sequence.of_key(heads_first(t, layout, 0)); },
+          [&](const at::Tensor& mask) { return mask.defined() ? sequence.of_mask(mask) : mask; });
     }
-    q = q_ends[i];
-    kv = kv_ends[i];
   }
 }
 
@@ -212,7 +241,7 @@ ACLNN(
     tensor(softmax), tensor(out)) {
   refuse(shift, padding, prefix);
   TORCH_CHECK(keep == 1, "attention over sequences with dropout is not simulated");
-  each_sequence(q_ends, kv_ends, layout, [&](auto rows, auto columns, auto part) {
+  each_packed(q_ends, kv_ends, layout, [&](auto rows, auto columns, auto part) {
     const auto mask = sparse_mode <= 1 ? part(masked) : masked;
     const Attention attention(
         rows(query), columns(key), columns(value), mask, kept, scale, keep, before, after, sparse_mode);
@@ -230,7 +259,7 @@ ACLNN(
     text(layout), int64(inner_precise), int64(sparse_mode), tensor(dq), tensor(dk), tensor(dv), tensor(dshift)) {
   refuse(shift, padding, prefix);
   TORCH_CHECK(keep == 1, "attention over sequences with dropout is not simulated");
-  each_sequence(q_ends, kv_ends, layout, [&](auto rows, auto columns, auto part) {
+  each_packed(q_ends, kv_ends, layout, [&](auto rows, auto columns, auto part) {
     const auto mask = sparse_mode <= 1 ? part(masked) : masked;
     const Attention attention(
         rows(query), columns(key), columns(value), mask, kept, scale, keep, before, after, sparse_mode);
@@ -241,6 +270,176 @@ ACLNN(
     columns(dv).copy_(v);
   });
 }
+
+namespace {
+
+// Attention for inference: no gradient, but sequences of different lengths in any layout. The lengths are values of the
+// call and not of the device, so a captured graph keeps them until it is updated.
+struct Inference {
+  const at::Tensor &query, &mask;
+  const std::vector<at::Tensor>&keys, &values;
+  at::IntArrayRef q_lengths, kv_lengths;
+  int64_t heads, kv_heads;
+  double scale;
+  int64_t before, after;
+  const std::string& layout; // of the operands; where the output has another, it follows after _
+  int64_t sparse_mode;
+
+  std::string in_layout() const { return layout.substr(0, layout.find('_')); }
+  std::string out_layout() const { return layout.substr(layout.find('_') + 1); }
+  bool is_packed() const { return layout[0] == 'T' || layout[0] == 'N'; }
+
+  at::Tensor in(const at::Tensor& t, int64_t n) const { return heads_first(t, in_layout(), t.size(-1) / n); }
+  at::Tensor q() const { return in(query, heads); }
+  at::Tensor kv(const at::Tensor& t) const { return in(t, kv_heads ? kv_heads : heads); }
+
+  // What the operator or its simulation does not take.
+  std::string why_not(std::initializer_list<std::pair<const char*, const at::Tensor&>> absent) const {
+    static constexpr std::string_view layouts[] = {
+        "BSH", "BSND", "BNSD", "TND", "NTD", "BNSD_BSND", "BSH_BNSD", "BSND_BNSD", "BSH_NBSD", "BSND_NBSD",
+        "BNSD_NBSD", "TND_NTD", "NTD_TND"};
+    for (const auto& [name, tensor] : absent) {
+      if (tensor.defined()) {
+        return c10::str(name, " is not simulated");
+      }
+    }
+    if (std::ranges::find(layouts, layout) == std::end(layouts)) {
+      return c10::str("the layout ", layout, " is not simulated");
+    }
+    if (keys.size() != 1 || values.size() != 1) {
+      return "a list of keys is not simulated";
+    }
+    if (!at::isReducedFloatingType(query.scalar_type())) {
+      return c10::str("the query is of type ", query.scalar_type(), ", not float16 or bfloat16");
+    }
+    if (keys[0].scalar_type() != query.scalar_type() || values[0].scalar_type() != query.scalar_type()) {
+      return "a quantised key or value is not simulated";
+    }
+    if (sparse_mode < 0 || sparse_mode > 4) {
+      return c10::str("sparse_mode ", sparse_mode, " is not simulated");
+    }
+    const auto rows = q(), columns = kv(keys[0]);
+    if (rows.size(1) % columns.size(1) != 0) {
+      return c10::str(rows.size(1), " heads of the query can't share ", columns.size(1), " of the key");
+    }
+    if (is_packed() && (q_lengths.empty() || q_lengths.size() != kv_lengths.size())) {
+      return c10::str("the layout ", layout, " needs the ends of as many sequences in the query as in the key");
+    }
+    const auto problem = wrong_lengths("actual_seq_lengths", q_lengths, rows);
+    return problem.empty() ? wrong_lengths("actual_seq_lengths_kv", kv_lengths, columns) : problem;
+  }
+
+  void run(at::Tensor& out, at::Tensor& sums, bool wants_sums) const {
+    // What no sequence covers.
+    out.zero_();
+    sums.fill_(wants_sums ? INFINITY : 0);
+    const auto rows = q(), columns = kv(keys[0]), contents = kv(values[0]);
+    const auto to = heads_first(out, out_layout(), contents.size(-1));
+    const auto sums_to = wants_sums ? heads_first(sums, is_packed() ? "TND" : "BNSD", 1) : sums;
+    // A single row sees all columns, whatever the mode.
+    const bool single = !is_packed() && rows.size(2) == 1;
+    for (const auto& s : sequences(rows, columns, single)) {
+      if (s.rows == 0 || s.columns == 0) {
+        continue;
+      }
+      const auto hidden = mask.defined() && sparse_mode <= 1 ? s.of_mask(whole_mask(single)) : at::Tensor();
+      const Attention attention(
+          s.of_query(rows), s.of_key(columns), s.of_key(contents), hidden, {}, scale, 1, single ? INT_MAX : before,
+          single ? INT_MAX : after, single ? 0 : sparse_mode);
+      const auto [result, logarithms] = attention.forward();
+      s.of_query(to).copy_(result);
+      if (wants_sums) {
+        s.of_query(sums_to).copy_(logarithms.unsqueeze(-1));
+      }
+    }
+  }
+
+ private:
+  std::string wrong_lengths(const char* name, at::IntArrayRef lengths, const at::Tensor& tokens) const {
+    const size_t batch = tokens.size(0);
+    if (!is_packed() && lengths.size() > 1 && lengths.size() < batch) {
+      return c10::str(name, " has ", lengths.size(), " lengths for a batch of ", batch);
+    }
+    int64_t least = 0;
+    for (const int64_t length : lengths) {
+      if (length < least || length > tokens.size(2)) {
+        return c10::str(name, " has ", length, " where ", least, " to ", tokens.size(2), " is possible");
+      }
+      least = is_packed() ? length : 0;
+    }
+    return "";
+  }
+
+  std::vector<Sequence> sequences(const at::Tensor& rows, const at::Tensor& columns, bool single) const {
+    if (is_packed()) {
+      return packed(q_lengths, kv_lengths);
+    }
+    // Padded to one length. A single length is that of all.
+    const auto length = [](at::IntArrayRef lengths, int64_t i, int64_t all) {
+      return lengths.empty() ? all : lengths[lengths.size() == 1 ? 0 : i];
+    };
+    std::vector<Sequence> found;
+    for (int64_t i = 0; i < rows.size(0); ++i) {
+      found.push_back(
+          {i, 0, single ? 1 : length(q_lengths, i, rows.size(2)), 0, length(kv_lengths, i, columns.size(2))});
+    }
+    return found;
+  }
+
+  // In four dimensions: for a single row it may come without the dimension of rows, else without that of heads.
+  at::Tensor whole_mask(bool single) const {
+    if (mask.dim() == 2) {
+      return single ? mask.unsqueeze(1).unsqueeze(1) : mask;
+    }
+    return mask.dim() == 3 ? mask.unsqueeze(1) : mask;
+  }
+};
+
+} // namespace
+
+#define ABSENT(parameter) ABSENT_##parameter
+#define ABSENT_tensor(x) {#x, x}
+
+// What the versions of the operator have in common.
+#define INFER_OPERANDS                                                                                               \
+  tensor(query), tensors(keys), tensors(values), tensor(pse_shift), tensor(mask), ints(q_lengths), ints(kv_lengths)
+#define INFER_NOT_SIMULATED                                                                                          \
+  tensor(dequant_scale1), tensor(quant_scale1), tensor(dequant_scale2), tensor(quant_scale2), tensor(quant_offset2), \
+      tensor(antiquant_scale), tensor(antiquant_offset), tensor(block_table), tensor(query_padding_size),            \
+      tensor(kv_padding_size), tensor(key_antiquant_scale), tensor(key_antiquant_offset),                            \
+      tensor(value_antiquant_scale), tensor(value_antiquant_offset), tensor(key_shared_prefix),                      \
+      tensor(value_shared_prefix)
+#define INFER_NOT_SIMULATED_V3 tensor(query_rope), tensor(key_rope), tensor(key_rope_antiquant_scale)
+#define INFER_NOT_SIMULATED_V4 INFER_NOT_SIMULATED_V3, tensor(dequant_scale_query), tensor(learnable_sink)
+#define INFER_OPTIONS                                                                                                \
+  int64(heads), real(scale), int64(before), int64(after), text(layout), int64(kv_heads), int64(sparse_mode),         \
+      int64(inner_precise), int64(block_size), int64(antiquant_mode), flag(wants_sums), int64(key_antiquant_mode),   \
+      int64(value_antiquant_mode)
+#define INFER_V3                                                                                                     \
+  INFER_OPERANDS, INFER_NOT_SIMULATED, ints(actual_shared_prefix_len), INFER_NOT_SIMULATED_V3, INFER_OPTIONS,        \
+      tensor(out), tensor(sums)
+#define INFER_V4                                                                                                     \
+  INFER_OPERANDS, INFER_NOT_SIMULATED, ints(actual_shared_prefix_len), INFER_NOT_SIMULATED_V4, INFER_OPTIONS,        \
+      int64(query_quant_mode), tensor(out), tensor(sums)
+
+#define INFERENCE                                                                                                    \
+  Inference {                                                                                                        \
+    query, mask, keys, values, q_lengths, kv_lengths, heads, kv_heads, scale, before, after, layout, sparse_mode     \
+  }
+#define ACLNN_INFER(op, not_simulated, parameters)                                                                   \
+  ACLNN_UNLESS(                                                                                                      \
+      op,                                                                                                            \
+      ([](SIM_FOR_EACH(SIM_BODY, parameters)) {                                                                      \
+        return INFERENCE.why_not(                                                                                    \
+            {{"pse_shift", pse_shift}, SIM_FOR_EACH(ABSENT, INFER_NOT_SIMULATED, not_simulated)});                   \
+      }),                                                                                                            \
+      parameters) {                                                                                                  \
+    INFERENCE.run(out, sums, wants_sums);                                                                            \
+  }                                                                                                                  \
+  ACLNN_MAX_WORKSPACE(op, parameters)
+
+ACLNN_INFER(FusedInferAttentionScoreV3, INFER_NOT_SIMULATED_V3, INFER_V3)
+ACLNN_INFER(FusedInferAttentionScoreV4, INFER_NOT_SIMULATED_V4, INFER_V4)
 
 namespace {
 

@@ -1,5 +1,6 @@
 // Operators on lists of tensors, and the fused steps of the optimizers.
 #include "op.h"
+#include "ops/single.h"
 #include "ops/number.h"
 
 #include <ATen/Functions.h>
@@ -119,14 +120,14 @@ ACLNN(
     flag(maximize)) {
   const auto largest = amsgrad ? std::vector{max_square} : std::vector<at::Tensor>();
   at::_fused_adamw_(
-      {parameter}, {gradient}, {average}, {square}, largest, {step.add(1)}, rate, beta1, beta2, weight_decay, epsilon,
-      amsgrad, maximize);
+      {parameter}, {gradient}, {average}, {square}, largest, {step.add(1)}, widen(rate), widen(beta1), widen(beta2),
+      widen(weight_decay), widen(epsilon), amsgrad, maximize);
 }
 ACLNN(
     FusedSgd, tensors(parameters), tensors(gradients), tensors(momenta), tensor(gradient_scale), single(weight_decay),
     single(momentum), single(rate), single(dampening), flag(nesterov), flag(maximize), flag(first)) {
   const auto scale = gradient_scale.defined() ? std::optional(gradient_scale) : std::nullopt;
   at::_fused_sgd_(
-      parameters, gradients, momenta, weight_decay, momentum, double(rate), dampening, nesterov, maximize, first,
-      scale);
+      parameters, gradients, momenta, widen(weight_decay), widen(momentum), widen(rate), widen(dampening), nesterov,
+      maximize, first, scale);
 }
