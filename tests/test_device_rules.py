@@ -465,6 +465,45 @@ def test_group_takes_operators_only(x):
     assert capture.end() == 507903
 
 
+@pytest.fixture
+def attention():
+    """A graph with one attention over the first 5 of 8 keys, captured so that torch_npu can update the 5."""
+    q, k, v = (torch.randn(1, 4, rows, 16, dtype=torch.float16, device="npu") for rows in (1, 8, 8))
+
+    def infer(columns):
+        return torch_npu.npu_fused_infer_attention_score(
+            q, k, v, num_heads=4, input_layout="BNSD", scale=0.25, actual_seq_lengths_kv=[columns]
+        )[0]
+
+    graph, out = captured(lambda: infer(5), auto_dispatch_capture=True)
+    return graph, out, infer
+
+
+def test_npugraph_update_changes_the_lengths_of_attention(attention):
+    graph, out, infer = attention
+    for columns in (8, 3, 5):
+        graph.update(cpu_update_input=[{"actual_seq_lengths_kv": [columns]}])
+        graph.replay()
+        assert torch.equal(out.cpu(), infer(columns).cpu())
+
+
+def test_npugraph_update_may_follow_the_replay_that_waits_for_it(attention):
+    graph, out, infer = attention
+    graph.replay()
+    assert not torch.npu.current_stream().query(), "the replay waits in front of the attention"
+    graph.update(cpu_update_input=[{"actual_seq_lengths_kv": [7]}])
+    assert torch.equal(out.cpu(), infer(7).cpu())
+
+
+def test_npugraph_update_with_what_does_not_fit(attention, x, code_of):
+    graph, _, infer = attention
+    with pytest.raises(RuntimeError, match="there are 1 operators .* only 2 elements"):
+        graph.update(cpu_update_input=[{}, {}])
+    plain, _ = captured(lambda: x + 1)
+    with pytest.raises(RuntimeError, match="auto_dispatch_capture=True"):
+        plain.update(cpu_update_input=[{"actual_seq_lengths_kv": [5]}])
+
+
 # Budgets.
 
 
