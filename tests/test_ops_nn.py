@@ -148,6 +148,10 @@ def definite(x):
     "slogdet": (lambda x: torch.slogdet(definite(x).detach()), [(4, 4)]),
     "cross": (torch.linalg.cross, [(4, 3), (4, 3)]),
     "triangular": (lambda a, b: torch.linalg.solve_triangular(definite(a), b, upper=True), [(4, 4), (4, 2)]),
+    "triangular from the right": (
+        lambda a, b: torch.linalg.solve_triangular(a, b, upper=False, left=False), [(3, 5, 5), (3, 5, 5)]
+    ),
+    "triangular_solve": (lambda a, b: torch.triangular_solve(b, definite(a))[0].detach(), [(4, 4), (4, 2)]),
     "cdist": (lambda a, b: torch.cdist(a.detach(), b.detach()), [(3, 4), (5, 4)]),
 })  # fmt: skip
 def test_linear_algebra(function, shapes):
