@@ -357,6 +357,11 @@ def test_multinomial_of_nothing_raises():
     assert torch.ones(2, device="npu").sum().item() == 2  # and the device goes on
 
 
+def test_a_dropout_mask_without_a_bit_for_each_element_is_refused(code_of):
+    x = torch.ones(4, device="npu")
+    assert 161002 in code_of(lambda: torch.ops.aten.native_dropout_backward(x, x > 0, 2.0))
+
+
 def test_gradient_of_dropout():
     x = torch.randn(1000, device="npu", requires_grad=True)
     y = torch.nn.functional.dropout(x, 0.3)

@@ -148,6 +148,10 @@ def definite(x):
     "slogdet": (lambda x: torch.slogdet(definite(x).detach()), [(4, 4)]),
     "cross": (torch.linalg.cross, [(4, 3), (4, 3)]),
     "triangular": (lambda a, b: torch.linalg.solve_triangular(definite(a), b, upper=True), [(4, 4), (4, 2)]),
+    "triangular from the right": (
+        lambda a, b: torch.linalg.solve_triangular(a, b, upper=False, left=False), [(3, 5, 5), (3, 5, 5)]
+    ),
+    "triangular_solve": (lambda a, b: torch.triangular_solve(b, definite(a))[0].detach(), [(4, 4), (4, 2)]),
     "cdist": (lambda a, b: torch.cdist(a.detach(), b.detach()), [(3, 4), (5, 4)]),
 })  # fmt: skip
 def test_linear_algebra(function, shapes):
@@ -410,6 +414,61 @@ def test_loss(function, dtype, reduction):
 def test_ctc_loss():
     targets = torch.tensor([[1, 2, 3], [4, 1, 0]])
     check(lambda x: F.ctc_loss(x.log_softmax(-1), targets.to(x.device), (6, 6), (3, 2)), [(6, 2, 5)])
+
+
+# --- Recurrent layers ---
+
+RECURRENT = {
+    "LSTM": lambda: nn.LSTM(8, 16),
+    "LSTM, batch first": lambda: nn.LSTM(8, 16, batch_first=True),
+    "GRU": lambda: nn.GRU(8, 16),
+    "GRU, two layers": lambda: nn.GRU(8, 16, num_layers=2, batch_first=True),
+    "GRU, both ways": lambda: nn.GRU(8, 16, bidirectional=True),
+    "GRU without bias": lambda: nn.GRU(8, 16, bias=False),
+}
+
+
+def recurrent(make, device):
+    torch.manual_seed(0)
+    return make().to(device), torch.randn(2, 5, 8).to(device).requires_grad_()
+
+
+@pytest.mark.parametrize("make", RECURRENT.values(), ids=list(RECURRENT))
+def test_recurrent_layer(make):
+    found = []
+    for device in ("cpu", "npu"):
+        layer, x = recurrent(make, device)
+        y, last = layer(x)
+        (y.sin().sum() + sum(t.cos().sum() for t in last)).backward()
+        found.append([y.detach(), *last, x.grad, *(p.grad for p in layer.parameters())])
+    assert_same(*found)
+
+
+def test_a_captured_recurrent_layer_and_its_gradient():
+    layer, x = recurrent(RECURRENT["GRU"], "npu")
+    stream = torch.npu.Stream()
+    with torch.npu.stream(stream):
+        layer(x)[0].sum().backward()
+    torch.npu.current_stream().wait_stream(stream)
+    expected = x.grad.cpu()
+    x.grad = None
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        layer(x)[0].sum().backward()
+    graph.replay()
+    assert torch.equal(x.grad.cpu(), expected)
+
+
+def test_an_lstm_of_several_layers_names_the_older_operator():
+    layer, x = recurrent(lambda: nn.LSTM(8, 16, num_layers=2), "npu")
+    with pytest.raises(RuntimeError, match="DynamicRNN"):
+        layer(x)
+
+
+def test_dropout_between_layers_says_that_it_is_not_simulated():
+    layer, x = recurrent(lambda: nn.GRU(8, 16, num_layers=2, dropout=0.5), "npu")
+    with pytest.raises(RuntimeError, match="dropout between layers"):
+        layer(x)
 
 
 # --- Attention ---

@@ -63,21 +63,24 @@ UNDEFINED |= {"resize_", "resize_as_"}
 
 # What differs for a reason that is torch_npu's: the reason, where it was understood.
 _MATMUL = "torch_npu has one matmul operator with a backward of its own, where the CPU folds into mm, mv and bmm"
-_TRIANGULAR = (
-    "torch_npu has one operator for linalg.solve_triangular and triangular_solve, which use LAPACK differently"
+_ROWS = (
+    "torch_npu lays out results by rows where the CPU's LAPACK does by columns, so what follows sums in another order"
 )
-_SVD = "torch_npu lays out U by rows and the CPU by columns, so the matmul after it sums in another order"
 DECOMPOSED = {
     "matmul": _MATMUL,
     "__rmatmul__": _MATMUL,
+    "linalg.matrix_power": _MATMUL,
     "nn.functional.linear_cross_entropy": _MATMUL,
     "nn.functional.linear_cross_entropy.chunked": _MATMUL,
     "nn.functional.linear_cross_entropy.chunked_none": _MATMUL,
-    "qr": _TRIANGULAR,
-    "linalg.qr": _TRIANGULAR,
-    "svd": _SVD,
-    "pinverse": _SVD,
-    "linalg.pinv": _SVD,
+    "qr": _ROWS,
+    "linalg.qr": _ROWS,
+    "linalg.cholesky": _ROWS,
+    "svd": _ROWS,
+    "linalg.svd": _ROWS,
+    "pinverse": _ROWS,
+    "linalg.pinv": _ROWS,
+    "linalg.pinv.singular": f"{_MATMUL}; and its results are contiguous where the CPU's keep the operand's strides",
     "nn.functional.scaled_dot_product_attention": "torch_npu composes it of matmul and softmax, equal to the CPU's "
     "backend MATH; the CPU's default is a flash kernel",
     "cdist": "torch_npu asks for the mode without matmul whenever p is 2",
@@ -90,6 +93,11 @@ DECOMPOSED |= {
     for name in _words("""
     fft fft2 fftn hfft hfft2 hfftn rfft rfft2 rfftn ifft ifft2 ifftn ihfft ihfft2 ihfftn irfft irfft2 irfftn
     """)
+}
+
+# What means something else in torch_npu, so that the samples say nothing.
+OTHER_ARGUMENTS = {
+    "native_dropout_backward": "a mask of torch_npu has a bit for each element, that of the sample a bool"
 }
 
 NOT_SIMULATED = ("not in libopapi", "is not simulated", "Single operator not found")
@@ -216,6 +224,8 @@ def _judge_one(op, quick: bool) -> dict:
     import torch
 
     name = _name(op)
+    if name in OTHER_ARGUMENTS:
+        return {"verdict": "missing", "why": OTHER_ARGUMENTS[name], "tally": {}}
     tally: dict[str, dict[str, int]] = {}  # type -> verdict -> how many
     reasons: dict[str, str] = {}  # verdict -> the first reason
     for dtype_name in QUICK_DTYPES if quick else DTYPES:
@@ -368,6 +378,10 @@ def _difference(a, b, shape_only: bool) -> str:
         return "" if same or shape_only else f"{b} for {a}"
     if shape_only or not a.numel():
         return ""
+    if a.layout != b.layout:
+        return f"{b.layout} for {a.layout}"
+    if a.layout != torch.strided:
+        a, b = a.to_dense(), b.to_dense()
     a, b = (x.detach().resolve_conj().resolve_neg().contiguous() for x in (a, b))
     if a.is_complex():
         a, b = torch.view_as_real(a), torch.view_as_real(b)

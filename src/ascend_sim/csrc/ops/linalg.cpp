@@ -74,9 +74,20 @@ ACLNN(Svd, tensor(self), flag(full), flag(vectors), tensor(s), tensor(u), tensor
     v.copy_(right.mT());
   }
 }
+static bool by_columns(const at::Tensor& t) {
+  return t.stride(-2) == 1 && t.stride(-1) != 1;
+}
+// One operator for functions that the CPU computes by different routines: triangular_solve lays out its result by
+// columns, and linalg.solve_triangular makes of a solve from the right one from the left, of the transposes.
 ACLNN(
     TriangularSolve, tensor(self), tensor(a), flag(upper), flag(transpose), flag(unit), tensor(out), tensor(copy)) {
-  out.copy_(std::get<0>(at::triangular_solve(self, a, upper, transpose, unit)));
+  if (by_columns(out)) {
+    out.copy_(std::get<0>(at::triangular_solve(self, a, upper, transpose, unit)));
+  } else if (by_columns(self)) {
+    out.copy_(at::linalg_solve_triangular(a.mT(), self.mT(), !upper, /*left=*/false, unit).mT());
+  } else {
+    out.copy_(at::linalg_solve_triangular(a, self, upper, /*left=*/true, unit));
+  }
   copy.copy_(a);
 }
 

@@ -273,7 +273,12 @@ ACLNN(
   rrelu(self, noise, lower.toDouble(), upper.toDouble(), training, key(seed, offset), self);
 }
 
-ACLNN(DropoutDoMask, tensor(self), tensor(mask), real(drop), tensor(out)) {
+static std::string no_bits_for(const at::Tensor& self, const at::Tensor& mask, double, const at::Tensor&) {
+  return mask.scalar_type() == at::kByte && 8 * mask.numel() >= self.numel()
+      ? ""
+      : c10::str("a mask of ", mask.numel(), ' ', mask.scalar_type(), " has no bit for each of ", self.numel());
+}
+ACLNN_UNLESS(DropoutDoMask, no_bits_for, tensor(self), tensor(mask), real(drop), tensor(out)) {
   auto keep = at::empty(self.sizes(), self.options().dtype(at::kBool));
   const auto* bytes = mask.const_data_ptr<uint8_t>();
   auto* bits = keep.mutable_data_ptr<bool>();
