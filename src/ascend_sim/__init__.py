@@ -75,6 +75,7 @@ def _load_simulated() -> Device:
         raise LoadError(
             f"the compiled device in {folder} does not load ({e}): delete that folder and try again"
         ) from None
+    _library.ascend_sim_forget_cuda_settings()
     _library.ascend_sim_spans.restype = ctypes.c_size_t
     _library.ascend_sim_operators.restype = ctypes.c_char_p
     return Device("simulated", "no CANN on this machine, so operators run on PyTorch's CPU kernels")

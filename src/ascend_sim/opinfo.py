@@ -1,6 +1,6 @@
 """The operators, judged by PyTorch's OpInfo database: every sample input on ``npu`` and on ``cpu``, bit for bit.
 
-    right       every sample equal, in every type that torch_npu takes, and in the gradients
+    right       every sample equal, in every type that torch_npu takes, in the gradients, in place and into ``out``
     missing     a sample raised: an operator that is not simulated, one that torch_npu has none for and would compute
                 on the CPU, or a sample that torch_npu itself refuses
     wrong       a sample that differs, or whose kernel raised, or that ended the process. There must be none
@@ -233,16 +233,13 @@ def _judge_one(op, quick: bool) -> dict:
         if dtype not in op.dtypes:
             continue
         counts = tally[dtype_name] = defaultdict(int)
-        for gradients in (False, True):
-            if gradients and not (op.supports_autograd and dtype in op.backward_dtypes and dtype.is_floating_point):
-                continue
-            for i, sample in enumerate(_samples(op, dtype, gradients)):
+        for form in _forms(op, dtype):
+            for i, sample in enumerate(_samples(op, dtype, form == "gradient")):
                 if quick and i == QUICK_SAMPLES:
                     break
-                verdict, why = _judge_sample(op, name, sample, gradients)
+                verdict, why = _judge_sample(op, name, sample, form)
                 counts[verdict] += 1
-                note = f"{dtype_name}{' gradient' if gradients else ''}: {why}"
-                reasons.setdefault(verdict, note)
+                reasons.setdefault(verdict, f"{dtype_name}{form and ', '}{form}: {why}")
     counted = {verdict for counts in tally.values() for verdict in counts}
     for verdict in ("wrong", "missing", "decomposed"):
         if verdict in counted:
@@ -257,6 +254,13 @@ def _judge_one(op, quick: bool) -> dict:
     return {"verdict": "random" if name in RANDOM else "right", "why": "", "tally": tally}
 
 
+def _forms(op, dtype) -> list[str]:
+    """The ways to call it: plain, with its gradient, in place, into ``out``."""
+    has_gradient = op.supports_autograd and dtype in op.backward_dtypes and dtype.is_floating_point
+    forms = {"": True, "gradient": has_gradient, "in place": op.inplace_variant, "out": op.supports_out}
+    return [form for form, has in forms.items() if has]
+
+
 def _samples(op, dtype, gradients: bool):
     import torch
 
@@ -267,14 +271,19 @@ def _samples(op, dtype, gradients: bool):
         return
 
 
-def _judge_sample(op, name: str, sample, gradients: bool) -> tuple[str, str]:
+def _judge_sample(op, name: str, sample, form: str) -> tuple[str, str]:
     """One of right, missing, refused, decomposed, wrong, absent; and why."""
     import torch
+
+    gradients = form == "gradient"
+    call = op.inplace_variant if form == "in place" else op.op
 
     def run(device: str, sample):
         torch.manual_seed(0)
         kwargs = {k: device if k == "device" else v for k, v in sample.kwargs.items()}
-        out = op.op(sample.input, *sample.args, **kwargs)
+        if form == "out":
+            kwargs["out"] = torch.utils._pytree.tree_map(lambda x: torch.zeros_like(x, device=device), outputs)
+        out = call(sample.input, *sample.args, **kwargs)
         out = sample.output_process_fn_grad(out) if gradients else out
         values = _flatten(out)
         if gradients:
@@ -285,6 +294,10 @@ def _judge_sample(op, name: str, sample, gradients: bool) -> tuple[str, str]:
     # Copies, made before any run: some operators write to their input.
     first, again = (sample.transform(lambda x: _to(x, "npu")) for _ in range(2))
     try:
+        if form == "out":
+            outputs = op.op(sample.input, *sample.args, **sample.kwargs)
+        if form == "in place":
+            sample = sample.transform(lambda x: x.clone() if isinstance(x, torch.Tensor) else x)
         expected = run("cpu", sample)
     except Exception:
         return "absent", ""

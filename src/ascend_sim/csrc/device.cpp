@@ -3,6 +3,7 @@
 #include "common.h"
 
 #include <atomic>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/util/Exception.h>
 #include <cstdlib>
 #include <cstring>
@@ -133,6 +134,15 @@ SIM_API aclError aclrtGetPrimaryCtxState(int32_t, uint32_t* flags, int32_t* acti
 SIM_API aclError aclrtDeviceCanAccessPeer(int32_t* can, int32_t, int32_t) {
   *can = 0;
   return ACL_SUCCESS;
+}
+
+// A CUDA build of torch has registered settings of its allocator under names that torch_npu registers too, and c10 ends
+// the process at the second. So forget the first, between the imports of the two: no CUDA device is used here.
+SIM_API void ascend_sim_forget_cuda_settings() {
+  const auto& names = c10::CachingAllocator::AcceleratorAllocatorConfig::getKeys();
+  for (const char* name : {"pinned_reserve_segment_size_mb", "per_process_memory_fraction"}) {
+    const_cast<std::unordered_set<std::string>&>(names).erase(name);
+  }
 }
 
 SIM_API const char* aclrtGetSocName() {
