@@ -675,6 +675,7 @@ REFUSED = {
     "quantised output": (F16, {"quant_scale2": torch.ones(1)}, "quant_scale2 is not simulated"),
     "too long": (F16, {"actual_seq_lengths_kv": [5, 9, 5]}, "actual_seq_lengths_kv has 9 where 0 to 8 is possible"),
     "too few": (F16, {"actual_seq_lengths_kv": [5, 5]}, "2 lengths for a batch of 3"),
+    "mask": (F16, {"atten_mask": torch.ones(8, 7).bool()}, r"a mask of \[8, 7\] does not cover a sequence of 8 by 8"),
     "heads": (F16, {"num_key_value_heads": 3}, "4 heads of the query can't share 3"),
 }
 
