@@ -320,9 +320,17 @@ struct Inference {
     if (sparse_mode < 0 || sparse_mode > 4) {
       return c10::str("sparse_mode ", sparse_mode, " is not simulated");
     }
-    const auto rows = q(), columns = kv(keys[0]);
-    if (rows.size(1) % columns.size(1) != 0) {
-      return c10::str(rows.size(1), " heads of the query can't share ", columns.size(1), " of the key");
+    const auto rows = q(), columns = kv(keys[0]), contents = kv(values[0]);
+    if (rows.size(1) != heads || columns.size(1) != (kv_heads ? kv_heads : heads)) {
+      return c10::str(
+          "num_heads ", heads, " and num_key_value_heads ", kv_heads, " are not those of ", rows.size(1), " and ",
+          columns.size(1), " heads");
+    }
+    if (heads % columns.size(1) != 0) {
+      return c10::str(heads, " heads of the query can't share ", columns.size(1), " of the key");
+    }
+    if (columns.size(0) != rows.size(0) || contents.sizes().slice(0, 3) != columns.sizes().slice(0, 3)) {
+      return c10::str("a key of ", keys[0].sizes(), " and a value of ", values[0].sizes(), " do not fit the query");
     }
     if (is_packed() && (q_lengths.empty() || q_lengths.size() != kv_lengths.size())) {
       return c10::str("the layout ", layout, " needs the ends of as many sequences in the query as in the key");
