@@ -675,7 +675,9 @@ REFUSED = {
     "quantised output": (F16, {"quant_scale2": torch.ones(1)}, "quant_scale2 is not simulated"),
     "too long": (F16, {"actual_seq_lengths_kv": [5, 9, 5]}, "actual_seq_lengths_kv has 9 where 0 to 8 is possible"),
     "too few": (F16, {"actual_seq_lengths_kv": [5, 5]}, "2 lengths for a batch of 3"),
+    "mask": (F16, {"atten_mask": torch.ones(8, 7).bool()}, r"a mask of \[8, 7\] does not cover a sequence of 8 by 8"),
     "heads": (F16, {"num_key_value_heads": 3}, "4 heads of the query can't share 3"),
+    "number of heads": (F16, {"num_heads": 2}, "num_heads 2 .* are not those of 4"),
 }
 
 
@@ -684,7 +686,7 @@ def test_infer_attention_refuses_what_is_not_simulated(dtype, options, message):
     _, (q, k, v) = operands([(3, 4, 8, 16), *[(3, options.get("num_key_value_heads", 4), 8, 16)] * 2], dtype)
     moved = {k: x.npu() if torch.is_tensor(x) else x for k, x in options.items()}
     with pytest.raises(RuntimeError, match=message):
-        torch_npu.npu_fused_infer_attention_score(q, k, v, num_heads=4, input_layout="BNSD", **moved)
+        torch_npu.npu_fused_infer_attention_score(q, k, v, **{"num_heads": 4, "input_layout": "BNSD", **moved})
 
 
 def test_attention_drops_what_it_says():

@@ -115,6 +115,21 @@ def test_a_forward_pass_is_the_cpus(name, attention):
     assert torch.equal(cpu.logits, npu.logits.cpu()) and torch.equal(cpu.loss, npu.loss.cpu())
 
 
+@each_attention
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_generated_words_are_the_cpus(name, cache, attention):
+    options = {"max_new_tokens": 6, "do_sample": False, "use_cache": True, "cache_implementation": cache}
+    cpu, npu = (
+        make(name, attention, device).eval().generate(
+            sample(name, attention, 0, device)["input_ids"][:, :5],
+            attention_mask=torch.ones(2, 5, dtype=torch.long, device=device), **options,
+        )
+        for device in ("cpu", "npu")
+    )  # fmt: skip
+    assert cpu.shape == (2, 11) and torch.equal(cpu, npu.cpu())
+
+
 @pytest.mark.parametrize("options", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
 @each_model
 def test_a_training_step_is_the_cpus(name, options):

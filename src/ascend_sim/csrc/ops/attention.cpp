@@ -288,6 +288,8 @@ struct Inference {
   std::string in_layout() const { return layout.substr(0, layout.find('_')); }
   std::string out_layout() const { return layout.substr(layout.find('_') + 1); }
   bool is_packed() const { return layout[0] == 'T' || layout[0] == 'N'; }
+  // A single row for each of the batch, which sees all columns whatever the mode.
+  bool is_single() const { return !is_packed() && q().size(2) == 1; }
 
   at::Tensor in(const at::Tensor& t, int64_t n) const { return heads_first(t, in_layout(), t.size(-1) / n); }
   at::Tensor q() const { return in(query, heads); }
@@ -318,17 +320,37 @@ struct Inference {
     if (sparse_mode < 0 || sparse_mode > 4) {
       return c10::str("sparse_mode ", sparse_mode, " is not simulated");
     }
-    const auto rows = q(), columns = kv(keys[0]);
-    if (rows.size(1) % columns.size(1) != 0) {
-      return c10::str(rows.size(1), " heads of the query can't share ", columns.size(1), " of the key");
+    const auto rows = q(), columns = kv(keys[0]), contents = kv(values[0]);
+    if (rows.size(1) != heads || columns.size(1) != (kv_heads ? kv_heads : heads)) {
+      return c10::str(
+          "num_heads ", heads, " and num_key_value_heads ", kv_heads, " are not those of ", rows.size(1), " and ",
+          columns.size(1), " heads");
+    }
+    if (heads % columns.size(1) != 0) {
+      return c10::str(heads, " heads of the query can't share ", columns.size(1), " of the key");
+    }
+    if (columns.size(0) != rows.size(0) || contents.sizes().slice(0, 3) != columns.sizes().slice(0, 3)) {
+      return c10::str("a key of ", keys[0].sizes(), " and a value of ", values[0].sizes(), " do not fit the query");
     }
     if (is_packed() && (q_lengths.empty() || q_lengths.size() != kv_lengths.size())) {
       return c10::str("the layout ", layout, " needs the ends of as many sequences in the query as in the key");
     }
-    // The lengths of a query of single rows mean nothing: torch_npu's own tests give 100 there.
-    const auto problem =
-        !is_packed() && rows.size(2) == 1 ? "" : wrong_lengths("actual_seq_lengths", q_lengths, rows);
-    return problem.empty() ? wrong_lengths("actual_seq_lengths_kv", kv_lengths, columns) : problem;
+    for (const auto& problem :
+         {wrong_lengths("actual_seq_lengths", q_lengths, rows),
+          wrong_lengths("actual_seq_lengths_kv", kv_lengths, columns)}) {
+      if (!problem.empty()) {
+        return problem;
+      }
+    }
+    if (const auto all = whole_mask(); all.defined()) {
+      for (const auto& s : sequences(rows, columns)) {
+        const bool has_batch = all.dim() != 4 || all.size(0) == 1 || all.size(0) > s.batch;
+        if (all.size(-2) < s.rows || all.size(-1) < s.columns || !has_batch) {
+          return c10::str("a mask of ", mask.sizes(), " does not cover a sequence of ", s.rows, " by ", s.columns);
+        }
+      }
+    }
+    return "";
   }
 
   void run(at::Tensor& out, at::Tensor& sums, bool wants_sums) const {
@@ -338,16 +360,15 @@ struct Inference {
     const auto rows = q(), columns = kv(keys[0]), contents = kv(values[0]);
     const auto to = heads_first(out, out_layout(), contents.size(-1));
     const auto sums_to = wants_sums ? heads_first(sums, is_packed() ? "TND" : "BNSD", 1) : sums;
-    // A single row sees all columns, whatever the mode.
-    const bool single = !is_packed() && rows.size(2) == 1;
-    for (const auto& s : sequences(rows, columns, single)) {
+    const bool single = is_single();
+    const auto all = whole_mask();
+    for (const auto& s : sequences(rows, columns)) {
       if (s.rows == 0 || s.columns == 0) {
         continue;
       }
-      const auto hidden = mask.defined() && sparse_mode <= 1 ? s.of_mask(whole_mask(single)) : at::Tensor();
       const Attention attention(
-          s.of_query(rows), s.of_key(columns), s.of_key(contents), hidden, {}, scale, 1, single ? INT_MAX : before,
-          single ? INT_MAX : after, single ? 0 : sparse_mode);
+          s.of_query(rows), s.of_key(columns), s.of_key(contents), all.defined() ? s.of_mask(all) : all, {}, scale, 1,
+          single ? INT_MAX : before, single ? INT_MAX : after, single ? 0 : sparse_mode);
       const auto [result, logarithms] = attention.forward();
       s.of_query(to).copy_(result);
       if (wants_sums) {
@@ -372,7 +393,7 @@ struct Inference {
     return "";
   }
 
-  std::vector<Sequence> sequences(const at::Tensor& rows, const at::Tensor& columns, bool single) const {
+  std::vector<Sequence> sequences(const at::Tensor& rows, const at::Tensor& columns) const {
     if (is_packed()) {
       return packed(q_lengths, kv_lengths);
     }
@@ -383,15 +404,19 @@ struct Inference {
     std::vector<Sequence> found;
     for (int64_t i = 0; i < rows.size(0); ++i) {
       found.push_back(
-          {i, 0, single ? 1 : length(q_lengths, i, rows.size(2)), 0, length(kv_lengths, i, columns.size(2))});
+          {i, 0, is_single() ? 1 : length(q_lengths, i, rows.size(2)), 0, length(kv_lengths, i, columns.size(2))});
     }
     return found;
   }
 
-  // In four dimensions: for a single row it may come without the dimension of rows, else without that of heads.
-  at::Tensor whole_mask(bool single) const {
+  // In the modes without a pattern. It may come without the dimension of heads, and for a single row without that of
+  // rows.
+  at::Tensor whole_mask() const {
+    if (!mask.defined() || sparse_mode > 1) {
+      return {};
+    }
     if (mask.dim() == 2) {
-      return single ? mask.unsqueeze(1).unsqueeze(1) : mask;
+      return is_single() ? mask.unsqueeze(1).unsqueeze(1) : mask;
     }
     return mask.dim() == 3 ? mask.unsqueeze(1) : mask;
   }
