@@ -66,6 +66,9 @@ SIM_API aclError aclrtDestroyEvent(aclrtEvent event) {
 SIM_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) {
   Stream* stream = stream_of(stream_handle);
   Event& event = event_of(handle);
+  if (forked()) {
+    return fail_forked();
+  }
   {
     std::lock_guard lock(capture_mutex());
     if (Graph* graph = stream->graph.load()) {
@@ -73,15 +76,12 @@ SIM_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) 
       event.join = graph->record(stream->lane);
       return ACL_SUCCESS;
     }
-  }
-  if (forked()) {
-    return fail_forked();
+    event.join = -1;
   }
   uint64_t ticket;
   {
     std::lock_guard lock(event.mutex);
     ticket = ++event.recorded;
-    event.join = -1;
   }
   stream->enqueue(make_marker("record", [event = hold(handle), ticket] { event->reach(ticket); }));
   return ACL_SUCCESS;
@@ -90,6 +90,9 @@ SIM_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) 
 SIM_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent handle) {
   Stream* stream = stream_of(stream_handle);
   Event& event = event_of(handle);
+  if (forked()) {
+    return fail_forked();
+  }
   {
     std::lock_guard lock(capture_mutex());
     Graph* graph = stream->graph.load();
@@ -112,9 +115,6 @@ SIM_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent hand
           ACL_ERROR_RT_CAPTURE_DEPENDENCY,
           "the event was not recorded in this capture: a graph can't wait for what is not in it");
     }
-  }
-  if (forked()) {
-    return fail_forked();
   }
   uint64_t ticket;
   {
