@@ -342,6 +342,23 @@ def test_modes_say_who_may_copy(x):
     assert answers == {"global": "refused", "thread_local": "done", "relaxed": "done"}
 
 
+def test_capture_of_a_thread_that_ended_does_not_bind_the_next_thread(run_python):
+    """The system may give it the identity of the one that ended."""
+    done = run_python(
+        "import ascend_sim; ascend_sim.load(); import os, threading, torch, torch_npu\n"
+        "graph = torch.npu.NPUGraph()\n"
+        "def on_a_thread(function):\n"
+        "    def run():\n"
+        "        torch.npu.set_device(0)\n"
+        "        with torch.npu.stream(torch.npu.Stream()): function()\n"
+        "    thread = threading.Thread(target=run); thread.start(); thread.join()\n"
+        "on_a_thread(lambda: graph.capture_begin(capture_error_mode='thread_local'))\n"
+        "for _ in range(9): on_a_thread(lambda: print(torch.ones(2).npu().tolist(), flush=True))\n"
+        "os._exit(0)"
+    )
+    assert done.stdout.split("\n")[:9] == ["[1.0, 1.0]"] * 9, done.stderr
+
+
 def test_used_graph_object_is_refused_until_reset(x):
     graph, _ = captured(lambda: x + 1)
     with pytest.raises(RuntimeError, match="already owns a captured graph"):

@@ -11,9 +11,9 @@ namespace sim {
 
 namespace {
 
-// Captures that are running, and graphs that exist by their handle.
-std::vector<Graph*> captures;
-std::unordered_map<aclmdlRI, std::shared_ptr<Graph>> graphs;
+// Captures that are running, and graphs that exist by their handle. Never destroyed: threads may outlive main().
+auto& captures = *new std::vector<Graph*>;
+auto& graphs = *new std::unordered_map<aclmdlRI, std::shared_ptr<Graph>>;
 uint32_t next_id = 1;
 
 thread_local aclmdlRICaptureMode thread_mode = ACL_MODEL_RI_CAPTURE_MODE_GLOBAL;
@@ -25,6 +25,12 @@ std::shared_ptr<Graph> find_graph(aclmdlRI handle) {
 }
 
 } // namespace
+
+uint64_t this_thread() {
+  static std::atomic<uint64_t> last{0};
+  thread_local const uint64_t number = ++last;
+  return number;
+}
 
 std::mutex& capture_mutex() {
   static auto* mutex = new std::mutex;
@@ -39,12 +45,15 @@ Graph* find_capture(uint32_t id) {
 // In mode global nobody may, in mode thread_local this thread may not, in mode relaxed everybody may; and a
 // thread that exchanged its own mode for relaxed may (CANN, aclmdlRICaptureBegin and …ThreadExchangeMode).
 aclError check_unsafe_call(const char* call) {
+  if (forked()) {
+    return fail_forked();
+  }
   std::lock_guard lock(capture_mutex());
   if (thread_mode == ACL_MODEL_RI_CAPTURE_MODE_RELAXED) {
     return ACL_SUCCESS;
   }
   for (const Graph* graph : captures) {
-    const bool mine = graph->thread == std::this_thread::get_id();
+    const bool mine = graph->thread == this_thread();
     if (graph->mode == ACL_MODEL_RI_CAPTURE_MODE_GLOBAL ||
         (graph->mode == ACL_MODEL_RI_CAPTURE_MODE_THREAD_LOCAL && mine)) {
       return fail(ACL_ERROR_RT_CAPTURE_MODE_NOT_SUPPORT, std::string(call) + " is not allowed during a capture in this mode");
@@ -277,7 +286,7 @@ SIM_API aclError aclmdlRICaptureEnd(aclrtStream handle, aclmdlRI* model) {
     if (stream->lane != 0) {
       return fail(ACL_ERROR_RT_STREAM_CAPTURE_UNMATCHED, "the capture was begun on another stream: end it there");
     }
-    if (captured->mode != ACL_MODEL_RI_CAPTURE_MODE_RELAXED && captured->thread != std::this_thread::get_id()) {
+    if (captured->mode != ACL_MODEL_RI_CAPTURE_MODE_RELAXED && captured->thread != this_thread()) {
       return fail(ACL_ERROR_RT_STREAM_CAPTURE_WRONG_THREAD, "the capture was begun by another thread: end it there");
     }
     captured->leave();

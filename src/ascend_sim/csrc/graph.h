@@ -10,12 +10,14 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 namespace sim {
 
 class Stream;
+
+// The number of this thread. No other has it, before or after: std::thread::id is given anew when a thread has ended.
+uint64_t this_thread();
 
 // Set by a record node, awaited by wait nodes of other lanes, in every replay anew.
 using Join = std::atomic<bool>;
@@ -52,7 +54,7 @@ class Graph {
 
   const uint32_t id;
   const aclmdlRICaptureMode mode;
-  const std::thread::id thread = std::this_thread::get_id();
+  const uint64_t thread = this_thread();
   std::atomic<int> replays{0}; // launched and not finished
 
  private:
