@@ -65,3 +65,19 @@ def test_memory_does_not_grow():
         step()
     torch.npu.synchronize()
     assert torch.npu.memory_reserved() == before
+
+
+def test_copy_from_pinned_memory_that_is_freed_before_it_runs_does_no_harm(run_python):
+    done = run_python(
+        "import ascend_sim; ascend_sim.load(); import ctypes, torch, torch_npu\n"
+        "size, pinned, device = 1 << 26, ctypes.c_void_p(), ctypes.CDLL('libascendcl.so')\n"
+        "a, x = torch.ones(400, 400, device='npu'), torch.ones(size, dtype=torch.uint8, device='npu')\n"
+        "for _ in range(10): b = a @ a\n"
+        "assert device.aclrtMallocHost(ctypes.byref(pinned), ctypes.c_size_t(size)) == 0\n"
+        "stream = ctypes.c_void_p(torch.npu.current_stream().npu_stream)\n"
+        "to, n, to_device = ctypes.c_void_p(x.data_ptr()), ctypes.c_size_t(size), 1\n"
+        "assert device.aclrtMemcpyAsync(to, n, pinned, n, to_device, stream) == 0\n"
+        "assert device.aclrtFreeHost(pinned) == 0\n"
+        "torch.npu.synchronize(); print(x.sum().item())"
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr

@@ -277,6 +277,23 @@ def test_end_on_another_thread_ends_without_a_graph():
     assert on_a_thread(relaxed.end) == 0, "mode relaxed lets any thread end it"
 
 
+def test_capture_of_a_thread_that_ended_does_not_bind_the_next_thread(run_python):
+    """The system may give it the identity of the one that ended."""
+    done = run_python(
+        "import ascend_sim; ascend_sim.load(); import os, threading, torch, torch_npu\n"
+        "graph = torch.npu.NPUGraph()\n"
+        "def on_a_thread(function):\n"
+        "    def run():\n"
+        "        torch.npu.set_device(0)\n"
+        "        with torch.npu.stream(torch.npu.Stream()): function()\n"
+        "    thread = threading.Thread(target=run); thread.start(); thread.join()\n"
+        "on_a_thread(lambda: graph.capture_begin(capture_error_mode='thread_local'))\n"
+        "for _ in range(9): on_a_thread(lambda: print(torch.ones(2).npu().tolist(), flush=True))\n"
+        "os._exit(0)"
+    )
+    assert done.stdout.split("\n")[:9] == ["[1.0, 1.0]"] * 9, done.stderr
+
+
 def test_replay_inside_a_capture(x, code_of):
     inner, _ = captured(lambda: x + 1)
     assert code_of(lambda: captured(inner.replay)) == {107027}

@@ -72,6 +72,9 @@ SIM_API aclError aclrtDestroyEvent(aclrtEvent event) {
 SIM_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) {
   Stream* stream = stream_of(stream_handle);
   Event& event = event_of(handle);
+  if (forked()) {
+    return fail_forked();
+  }
   {
     std::lock_guard lock(capture_mutex());
     if (Graph* graph = stream->graph.load()) {
@@ -82,9 +85,7 @@ SIM_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) 
       event.graph_id = graph->id;
       return graph->record(stream->lane, &event.join);
     }
-  }
-  if (forked()) {
-    return fail_forked();
+    event.join = -1;
   }
   uint64_t ticket;
   {
@@ -98,6 +99,9 @@ SIM_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) 
 SIM_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent handle) {
   Stream* stream = stream_of(stream_handle);
   Event& event = event_of(handle);
+  if (forked()) {
+    return fail_forked();
+  }
   {
     std::lock_guard lock(capture_mutex());
     Graph* graph = stream->graph.load();
@@ -126,9 +130,6 @@ SIM_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent hand
                 ACL_ERROR_RT_CAPTURE_DEPENDENCY,
                 "the event was not recorded in this capture: a graph can't wait for what is not in it");
     }
-  }
-  if (forked()) {
-    return fail_forked();
   }
   uint64_t ticket;
   {

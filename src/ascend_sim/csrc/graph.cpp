@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 #include <string_view>
+#include <thread>
 #include <unordered_map>
 
 namespace sim {
@@ -43,10 +44,11 @@ struct Grouped final : Task {
   std::shared_ptr<GroupTask> shared;
 };
 
-// Captures that are running, graphs by their handle, and task groups by theirs.
-std::vector<Graph*> captures;
-std::unordered_map<aclmdlRI, std::shared_ptr<Graph>> graphs;
-std::unordered_map<aclrtTaskGrp, std::weak_ptr<TaskGroup>> groups;
+// Captures that are running, graphs by their handle, and task groups by theirs. Never destroyed: threads may outlive
+// main().
+auto& captures = *new std::vector<Graph*>;
+auto& graphs = *new std::unordered_map<aclmdlRI, std::shared_ptr<Graph>>;
+auto& groups = *new std::unordered_map<aclrtTaskGrp, std::weak_ptr<TaskGroup>>;
 uint32_t next_id = 1;
 
 thread_local aclmdlRICaptureMode thread_mode = ACL_MODEL_RI_CAPTURE_MODE_GLOBAL;
@@ -67,6 +69,12 @@ aclError refuse_in_group(const Task& task) {
 
 } // namespace
 
+uint64_t this_thread() {
+  static std::atomic<uint64_t> last{0};
+  thread_local const uint64_t number = ++last;
+  return number;
+}
+
 std::mutex& capture_mutex() {
   static auto* mutex = new std::mutex;
   return *mutex;
@@ -83,13 +91,16 @@ bool is_capturing() {
 }
 
 aclError check_unsafe_call(const char* call) {
+  if (forked()) {
+    return fail_forked();
+  }
   std::lock_guard lock(capture_mutex());
   // The strictest mode of all captures, and of those that this thread began.
   constexpr int none = ACL_MODEL_RI_CAPTURE_MODE_RELAXED + 1;
   int all = none, mine = none;
   for (const Graph* graph : captures) {
     all = std::min<int>(all, graph->mode);
-    if (graph->thread == std::this_thread::get_id()) {
+    if (graph->thread == this_thread()) {
       mine = std::min<int>(mine, graph->mode);
     }
   }
@@ -409,7 +420,7 @@ SIM_API aclError aclmdlRICaptureEnd(aclrtStream handle, aclmdlRI* model) {
   graph->leave();
   std::erase(captures, graph);
   const bool wrong_thread =
-      graph->mode != ACL_MODEL_RI_CAPTURE_MODE_RELAXED && graph->thread != std::this_thread::get_id();
+      graph->mode != ACL_MODEL_RI_CAPTURE_MODE_RELAXED && graph->thread != this_thread();
   const aclError error = wrong_thread
       ? fail(ACL_ERROR_RT_STREAM_CAPTURE_WRONG_THREAD, "the capture was begun by another thread: end it there")
       : graph->check_complete();

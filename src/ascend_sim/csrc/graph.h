@@ -13,7 +13,6 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 namespace sim {
@@ -34,6 +33,9 @@ struct TaskGroup {
   size_t updated = 0; // of the tasks, in the update that runs
 };
 using TaskGroupPtr = std::shared_ptr<TaskGroup>;
+
+// The number of this thread. No other has it, before or after: std::thread::id is given anew when a thread has ended.
+uint64_t this_thread();
 
 struct Node {
   enum Kind { kernel, record, wait } kind;
@@ -72,7 +74,7 @@ class Graph {
 
   const uint32_t id;
   const aclmdlRICaptureMode mode;
-  const std::thread::id thread = std::this_thread::get_id();
+  const uint64_t thread = this_thread();
   std::atomic<int> replays{0}; // launched and not finished
 
  private:

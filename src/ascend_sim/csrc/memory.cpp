@@ -1,6 +1,6 @@
-// Memory: one range of addresses is the device's, as large as the device's memory. What is free in it has no
-// pages. A pointer into it never faults, even after the free, so a kernel that is late reads zeros and not
-// somebody else's heap.
+// Memory: one range of addresses is the device's, as large as the device's memory, and one is for pinned memory of
+// the host. What is free in them has no pages. A pointer into them never faults, even after the free, so a kernel
+// that is late reads zeros and not somebody else's heap.
 #include "memory.h"
 #include "common.h"
 #include "graph.h"
@@ -18,9 +18,15 @@ namespace sim {
 
 namespace {
 
-constexpr size_t page = 4096, alignment = 512;
+constexpr size_t page = 4096;
 constexpr size_t gib = size_t(1) << 30;
 std::atomic<uint64_t> changes{0};
+
+size_t machine_memory() {
+  struct sysinfo info {};
+  sysinfo(&info);
+  return size_t(info.totalram) * info.mem_unit / page * page;
+}
 
 // ASCEND_SIM_MEMORY in GiB; else half of what the machine has, 32 at most.
 size_t capacity_from_environment() {
@@ -30,9 +36,7 @@ size_t capacity_from_environment() {
       return static_cast<size_t>(n * gib) / page * page;
     }
   }
-  struct sysinfo info {};
-  sysinfo(&info);
-  return std::min(size_t(info.totalram) * info.mem_unit / 2, 32 * gib) / page * page;
+  return std::min(machine_memory() / 2, 32 * gib) / page * page;
 }
 
 using Ranges = std::map<char*, size_t>;
@@ -45,7 +49,7 @@ bool is_inside(const Ranges& ranges, const void* pointer) {
 
 class Memory {
  public:
-  Memory() : capacity_(capacity_from_environment()) {
+  explicit Memory(size_t capacity) : capacity_(capacity) {
     void* p = mmap(nullptr, capacity_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     base_ = p == MAP_FAILED ? nullptr : static_cast<char*>(p);
     if (base_) {
@@ -126,61 +130,23 @@ class Memory {
 };
 
 Memory& memory() {
-  static auto* m = new Memory;
+  static auto* m = new Memory(capacity_from_environment());
   return *m;
 }
 
-// Pinned host memory: the ranges that aclrtMallocHost gave.
-class Pinned {
- public:
-  void* allocate(size_t n) {
-    void* p = nullptr;
-    n = std::max(n, size_t(1));
-    if (posix_memalign(&p, alignment, n)) {
-      return nullptr;
-    }
-    std::lock_guard lock(mutex_);
-    live_[static_cast<char*>(p)] = n;
-    ++changes;
-    return p;
-  }
-  bool release(void* p) {
-    {
-      std::lock_guard lock(mutex_);
-      if (!live_.erase(static_cast<char*>(p))) {
-        return false;
-      }
-      ++changes;
-    }
-    std::free(p);
-    return true;
-  }
-  bool contains(const void* p) {
-    std::lock_guard lock(mutex_);
-    return is_inside(live_, p);
-  }
-
- private:
-  std::mutex mutex_;
-  Ranges live_;
-};
-
-Pinned& pinned() {
-  static auto* p = new Pinned;
-  return *p;
+// Pinned host memory, as much as the machine has. A copy that was launched, or captured, may outlive it too.
+Memory& pinned() {
+  static auto* m = new Memory(machine_memory());
+  return *m;
 }
 
 struct Copy final : Task {
-  Copy(void* to, const void* from, size_t n, const void* host)
-      : Task("aclrtMemcpyAsync"), to(to), from(from), n(n), host(host) {}
+  Copy(void* to, const void* from, size_t n) : Task("aclrtMemcpyAsync"), to(to), from(from), n(n) {}
   void run() override { std::memcpy(to, from, n); }
-  bool uses_freed_memory() const override {
-    return is_freed(to) || is_freed(from) || (host && !pinned().contains(host));
-  }
+  bool uses_freed_memory() const override { return is_freed(to) || is_freed(from); }
   void* to;
   const void* from;
   size_t n;
-  const void* host; // the side that is the host's, if one is
 };
 struct Set final : Task {
   Set(void* p, int value, size_t n) : Task("aclrtMemsetAsync"), p(p), value(value), n(n) {}
@@ -197,7 +163,7 @@ uint64_t memory_changes() {
   return changes.load(std::memory_order_acquire);
 }
 bool is_freed(const void* pointer) {
-  return memory().is_free(pointer);
+  return memory().is_free(pointer) || pinned().is_free(pointer);
 }
 
 } // namespace sim
@@ -205,6 +171,9 @@ bool is_freed(const void* pointer) {
 using namespace sim;
 
 SIM_API aclError aclrtMalloc(void** p, size_t n, aclrtMemMallocPolicy) {
+  if (forked()) {
+    return fail_forked();
+  }
   *p = memory().allocate(n);
   return *p ? ACL_SUCCESS
             : fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "out of device memory: " + std::to_string(n) + " bytes wanted, " +
@@ -273,7 +242,7 @@ SIM_API aclError aclrtMemcpyAsync(
         ACL_ERROR_RT_STREAM_CAPTURED,
         "a copy from or to pageable host memory can't be captured: copy outside the capture, or use pinned memory");
   }
-  return launch(stream, std::make_unique<Copy>(to, from, n, host));
+  return launch(stream, std::make_unique<Copy>(to, from, n));
 }
 SIM_API aclError aclrtMemsetAsync(void* p, size_t room, int32_t value, size_t n, aclrtStream stream) {
   if (n > room) {

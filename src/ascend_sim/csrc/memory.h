@@ -7,7 +7,7 @@ namespace sim {
 
 // How often the device's memory or the pinned memory was allocated or freed.
 uint64_t memory_changes();
-// Was this device memory once, and is none now? Of null, and of the host's own memory: false.
+// Is this a place in the device's memory, or in the pinned memory, that nobody has allocated now?
 bool is_freed(const void* pointer);
 
 } // namespace sim

@@ -175,6 +175,9 @@ struct Operator final : aclOpExecutor {
 // call is refused at once, as CANN refuses it, and not when the kernel runs.
 template <class Body, class Check, class... A>
 int plan(const char* name, uint64_t* workspace, aclOpExecutor** executor, Body* body, Check why_not, A... args) {
+  if (forked()) { // before torch_npu puts the launch into its own queue, whose thread is gone too: nobody would answer
+    return fail_forked();
+  }
   auto task = std::make_unique<Operator<Body, A...>>(name, body, args...);
   if constexpr (!std::is_same_v<Check, std::nullptr_t>) {
     std::string problem;

@@ -41,16 +41,21 @@ Stream::~Stream() {
 }
 
 void Stream::stop() {
+  if (forked()) {
+    return;
+  }
   std::vector<TaskPtr> dropped; // destroyed after the lock: a task may hold what has a lock of its own
+  std::thread ending; // one caller's: the end of the process and the end of a graph may stop the same stream
   {
     std::lock_guard lock(mutex_);
     done_ += queue_.size();
     dropped.swap(queue_);
+    ending.swap(thread_);
     stop_ = true;
   }
   wake_.notify_all();
-  if (thread_.joinable()) {
-    thread_.join();
+  if (ending.joinable()) {
+    ending.join();
   }
 }
 
@@ -209,6 +214,9 @@ std::shared_ptr<Stream> make_stream() {
 }
 
 void remove_stream(const std::shared_ptr<Stream>& stream) {
+  if (forked()) {
+    return;
+  }
   stream->drain(-1);
   stream->stop();
   auto& s = streams();
@@ -258,6 +266,9 @@ aclError synchronize_device(int timeout_ms) {
 }
 
 void stop_streams() {
+  if (forked()) {
+    return;
+  }
   stopping = true;
   for (const auto& stream : all_streams()) {
     stream->stop();
