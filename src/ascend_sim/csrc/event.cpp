@@ -39,6 +39,9 @@ Graph* captured_in(const Event& event) {
 }
 
 aclError refuse_captured(const Event& event) {
+  if (forked()) {
+    return fail_forked();
+  }
   std::lock_guard lock(capture_mutex());
   if (!captured_in(event)) {
     return ACL_SUCCESS;
@@ -144,9 +147,6 @@ SIM_API aclError aclrtSynchronizeEvent(aclrtEvent handle) {
   Event& event = event_of(handle);
   if (const aclError refused = refuse_captured(event)) {
     return refused;
-  }
-  if (forked()) {
-    return fail_forked();
   }
   uint64_t ticket;
   {

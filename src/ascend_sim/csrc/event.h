@@ -19,9 +19,9 @@ struct Event : c10::intrusive_ptr_target {
   std::condition_variable reached;
   uint64_t recorded = 0, completed = 0;
   double time = 0;
-  // Where it was recorded, if that was in a capture: the graph's id, and the join in it. Written under capture_mutex().
+  // Where it was recorded, if that was in a capture: the graph's id, and the join in it. Under capture_mutex().
   uint32_t graph_id = 0;
-  std::atomic<int> join{-1};
+  int join = -1;
 };
 
 } // namespace sim
