@@ -7,7 +7,7 @@ VENV := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lab notebooks doctor lint clean distclean
+.PHONY: help setup run test lab notebooks doctor lint sanitize clean distclean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ notebooks: setup ## authors: run the committed notebooks again, in place, and ti
 lint: setup ## check style: ruff, and the form of the notebooks
 	@$(VENV)/python -m ruff check .
 	@$(VENV)/python tools/nbtidy.py --check
+
+sanitize: setup ## authors: test the device with sanitizers, for memory errors and data races
+	@$(VENV)/python tools/sanitize.py $(ARGS)
 
 clean: ## remove what the commands made, except .venv
 	@rm -rf build .pytest_cache .ruff_cache

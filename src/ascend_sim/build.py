@@ -23,6 +23,12 @@ DOORS = (
     "opapi", "nnopbase", "runtime", "ascend_ml", "tdtclient",
 )  # fmt: skip
 LIBRARY = "libascend_sim.so"
+# ASCEND_SIM_SANITIZE, for `make sanitize`: a build of its own, to be loaded with the sanitizer's runtime before it.
+SANITIZERS = {
+    # Undefined behaviour is a trap, which AddressSanitizer reports. vptr: torch hides its type information.
+    "address": ["-fsanitize=address,undefined", "-fsanitize-undefined-trap-on-error", "-fno-sanitize=vptr"],
+    "thread": ["-fsanitize=thread"],
+}
 # Builds that stay in the cache: other checkouts and versions may use it too.
 KEPT = 4
 
@@ -93,24 +99,26 @@ class Build:
 
     def __init__(self) -> None:
         torch, torch_npu = versions()
+        sanitizer = _sanitizer()
+        self.flags = ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZERS[sanitizer]] if sanitizer else ["-O2"]
         files = sorted(p for p in SOURCES.rglob("*") if p.suffix in {".cpp", ".h"})
-        common = hashlib.sha256(f"{torch} {torch_npu} {sys.implementation.cache_tag}".encode())
+        common = hashlib.sha256(f"{torch} {torch_npu} {sys.implementation.cache_tag} {self.flags}".encode())
         for path in [Path(__file__), *(p for p in files if p.suffix == ".h")]:
             common.update(path.read_bytes())
         whole = common.copy()
+        self.work = cache_folder() / f"objects{sanitizer and '-'}{sanitizer}"
         self.objects = {}  # source -> its object file, named by what it depends on: a changed file compiles alone
         for source in (p for p in files if p.suffix == ".cpp"):
             key = common.copy()
             key.update(source.read_bytes())
             whole.update(key.digest())
-            self.objects[source] = cache_folder() / "objects" / f"{source.stem}-{key.hexdigest()[:16]}.o"
+            self.objects[source] = self.work / f"{source.stem}-{key.hexdigest()[:16]}.o"
         self.folder = cache_folder() / whole.hexdigest()[:16]
 
     def run(self) -> None:
         """Compile what is not compiled yet, link, and put the folder in place in one step."""
         started = time.monotonic()
-        objects = self.folder.parent / "objects"
-        objects.mkdir(exist_ok=True)
+        self.work.mkdir(exist_ok=True)
         self._compile()
         with tempfile.TemporaryDirectory(dir=self.folder.parent, prefix="building-") as work:
             self._link(Path(work))
@@ -118,11 +126,11 @@ class Build:
             shutil.rmtree(self.folder, ignore_errors=True)
             os.rename(work, self.folder)
             os.mkdir(work)  # for TemporaryDirectory to remove
-        shutil.rmtree(objects / "precompiled", ignore_errors=True)
+        shutil.rmtree(self.work / "precompiled", ignore_errors=True)
         builds = sorted(self.folder.parent.glob("*/done"), key=lambda done: done.stat().st_mtime)
         for done in builds[:-KEPT]:
             shutil.rmtree(done.parent, ignore_errors=True)
-        for stale in set(objects.glob("*.o*")) - set(self.objects.values()):
+        for stale in set(self.work.glob("*.o*")) - set(self.objects.values()):
             stale.unlink()
         for killed in self.folder.parent.glob("building-*"):
             shutil.rmtree(killed, ignore_errors=True)
@@ -130,7 +138,7 @@ class Build:
 
     def _compile(self) -> None:
         compiler, torch, torch_npu = _compiler(), _package("torch"), _package("torch_npu")
-        flags = ["-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", f"-I{SOURCES}"]
+        flags = ["-std=c++20", *self.flags, "-fPIC", "-fvisibility=hidden", f"-I{SOURCES}"]
         # -isystem: warnings in the headers of others are theirs
         flags += ["-isystem", torch / "include", "-isystem", torch / "include/torch/csrc/api/include"]
         flags += ["-isystem", torch_npu / "include/third_party/acl/inc"]
@@ -145,7 +153,7 @@ class Build:
             # Most of the time goes into PyTorch's headers: read them once for all operators. g++ finds the
             # precompiled op.h in the first folder on its path; another compiler passes over it.
             _progress("compiling the simulated device, once for this machine: headers")
-            precompiled = self.folder.parent / "objects" / "precompiled"
+            precompiled = self.work / "precompiled"
             precompiled.mkdir(exist_ok=True)
             _run([*compiler, *flags, "-x", "c++-header", SOURCES / "op.h", "-o", precompiled / "op.h.gch"])
             flags.insert(0, f"-I{precompiled}")
@@ -157,7 +165,7 @@ class Build:
                 job.result()
 
     def _link(self, out: Path) -> None:
-        link, torch = [*_compiler(), "-shared"], _package("torch") / "lib"
+        link, torch = [*_compiler(), "-shared", *self.flags], _package("torch") / "lib"
         libraries = [f"-L{torch}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{torch}"]
         _run([*link, "-o", out / LIBRARY, *self.objects.values(), *libraries])
         for door in DOORS:
@@ -172,6 +180,14 @@ def _compiler() -> list[str]:
     if not shutil.which(command[0]):
         raise LoadError(f"no C++ compiler ({command[0]}): install one (Debian and Ubuntu: apt install g++) or set CXX")
     return command
+
+
+def _sanitizer() -> str:
+    """The sanitizer to build for, or ""."""
+    chosen = os.environ.get("ASCEND_SIM_SANITIZE", "")
+    if chosen and chosen not in SANITIZERS:
+        raise LoadError(f"ASCEND_SIM_SANITIZE={chosen!r}: expected {' or '.join(SANITIZERS)}")
+    return chosen
 
 
 def _package(name: str) -> Path:
