@@ -1,6 +1,7 @@
 """python -m helpers: what the commands print, and their exit codes (0 fine, 1 a check failed, 2 bad usage)."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -176,12 +177,12 @@ def test_a_broken_results_file_is_found_before_the_work(tmp_path):
     assert path.read_text() == '[{"model": "gen'
 
 
-def benchmark(*args):
-    return subprocess.run([sys.executable, ROOT / "benchmarks" / "replay.py", *args], **_options({}))
+def benchmark(name, *args):
+    return subprocess.run([sys.executable, ROOT / "benchmarks" / f"{name}.py", *args], **_options({}))
 
 
 def test_the_benchmark_prints_records():
-    done = benchmark("--json", "--sizes", "32x4x1", "--layers", "1", "--seconds", "0.02")
+    done = benchmark("replay", "--json", "--sizes", "32x4x1", "--layers", "1", "--seconds", "0.02")
     assert done.returncode == 0, done.stderr
     (record,) = json.loads(done.stdout)
     keys = "width tokens batch kernels eager_ms replay_ms kernels_ms cpu_eager_ms torchscript_ms compile_ms max_abs"
@@ -191,6 +192,16 @@ def test_the_benchmark_prints_records():
 
 
 def test_the_benchmark_refuses_a_size_that_is_none():
-    done = benchmark("--sizes", "64x16")
+    done = benchmark("replay", "--sizes", "64x16")
     assert done.returncode == 2
     assert "'64x16' is not WIDTHxTOKENSxBATCH" in done.stderr
+
+
+def test_the_benchmark_of_the_overhead_compares_each_figure_with_its_bound():
+    done = benchmark("overhead", "--size", "32x4x1", "--layers", "1", "--rounds", "1")
+    figures = re.findall(r"^(\w+ / \w+) +([\d.]+) .*([<>]=) ([\d.]+)( +missed)?$", done.stdout, re.M)
+    assert [name for name, *_ in figures] == ["kernels / replay", "traced / replay", "eager / dispatch"], done.stderr
+    for _, median, relation, bound, missed in figures:
+        inside = float(median) >= float(bound) if relation == ">=" else float(median) <= float(bound)
+        assert inside == (not missed)
+    assert done.returncode == any(missed for *_, missed in figures)
