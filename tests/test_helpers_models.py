@@ -3,6 +3,7 @@
 import collections
 import sys
 import types
+from importlib import resources
 
 import helpers
 from helpers import bench, models
@@ -385,7 +386,7 @@ def test_the_tiny_model_recalls_drugs():
 
 
 def test_the_tiny_checkpoint_is_small_and_has_the_real_layout():
-    with models.resources.as_file(models.resources.files("helpers") / "data" / "genmol_tiny.ckpt") as path:
+    with resources.as_file(resources.files("helpers") / "data" / "genmol_tiny.ckpt") as path:
         assert path.stat().st_size < 600_000
         file = torch.load(path, weights_only=True)
     assert {"state_dict", "ema", "hyper_parameters"} <= set(file)
