@@ -1,7 +1,8 @@
-"""The workloads, one model a file: GenMol (genmol.py, with its sampling in molecules.py).
+"""The workloads, one model a file: genmol.py, nucleotide_transformer.py.
 
-Each is plain torch, of any size, with the names of the published checkpoint: ``load(model, path)`` reads that.
-``model.inputs(batch, ...)`` makes inputs for it. attention.py, tokens.py and weights.py hold what they share.
+Each is plain torch, of any size, with the names of the published checkpoint, which ``load(model, path)`` reads.
+``model.inputs(batch, ...)`` makes inputs. molecules.py holds GenMol's tokens, sampling and a trained model;
+attention.py, tokens.py and weights.py hold what models share.
 """
 
 from .genmol import CLS, MASK, PAD, SEP, SPECIAL, UNK, GenMol, genmol, kernels, sample_inputs
@@ -17,6 +18,7 @@ from .molecules import (
     masked_rows,
     sampling_step,
 )
+from .nucleotide_transformer import DnaTokenizer, NucleotideTransformer, nucleotide_transformer
 from .tokens import TokenError
 from .weights import CheckpointError, load
 
@@ -31,7 +33,9 @@ __all__ = [
     "TINY",
     "UNK",
     "CheckpointError",
+    "DnaTokenizer",
     "GenMol",
+    "NucleotideTransformer",
     "SmilesTokenizer",
     "TokenError",
     "confidence_step",
@@ -45,6 +49,7 @@ __all__ = [
     "load",
     "load_checkpoint",
     "masked_rows",
+    "nucleotide_transformer",
     "sample_inputs",
     "sampling_step",
 ]
