@@ -1,10 +1,11 @@
-"""The workloads, one model a file: genmol.py, nucleotide_transformer.py.
+"""The workloads, one model a file: genmol.py, nucleotide_transformer.py, climax.py.
 
 Each is plain torch, of any size, with the names of the published checkpoint, which ``load(model, path)`` reads.
-``model.inputs(batch, ...)`` makes inputs. molecules.py holds GenMol's tokens, sampling and a trained model;
-attention.py, tokens.py and weights.py hold what models share.
+``model.inputs(batch, ...)`` makes inputs. molecules.py holds GenMol's tokens, sampling and a trained
+model; attention.py, tokens.py and weights.py hold what models share.
 """
 
+from .climax import ClimaX, climax
 from .genmol import CLS, MASK, PAD, SEP, SPECIAL, UNK, GenMol, genmol, kernels, sample_inputs
 from .molecules import (
     TINY,
@@ -33,11 +34,13 @@ __all__ = [
     "TINY",
     "UNK",
     "CheckpointError",
+    "ClimaX",
     "DnaTokenizer",
     "GenMol",
     "NucleotideTransformer",
     "SmilesTokenizer",
     "TokenError",
+    "climax",
     "confidence_step",
     "draw_noise",
     "drug_lengths",
