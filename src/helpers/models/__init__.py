@@ -1,10 +1,11 @@
-"""The workloads, one model a file: genmol.py, nucleotide_transformer.py, climax.py.
+"""The workloads, one model a file: genmol.py, nucleotide_transformer.py, climax.py, and aurora.py, a stand-in.
 
-Each is plain torch, of any size, with the names of the published checkpoint, which ``load(model, path)`` reads.
-``model.inputs(batch, ...)`` makes inputs. molecules.py holds GenMol's tokens, sampling and a trained
+Each is plain torch, of any size; the first three have the names of the published checkpoints, which ``load(model,
+path)`` reads. ``model.inputs(batch, ...)`` makes inputs. molecules.py holds GenMol's tokens, sampling and a trained
 model; attention.py, tokens.py and weights.py hold what models share.
 """
 
+from .aurora import AuroraStandIn, aurora_stand_in, clock_numbers
 from .climax import ClimaX, climax
 from .genmol import CLS, MASK, PAD, SEP, SPECIAL, UNK, GenMol, genmol, kernels, sample_inputs
 from .molecules import (
@@ -33,6 +34,7 @@ __all__ = [
     "SPECIAL",
     "TINY",
     "UNK",
+    "AuroraStandIn",
     "CheckpointError",
     "ClimaX",
     "DnaTokenizer",
@@ -40,7 +42,9 @@ __all__ = [
     "NucleotideTransformer",
     "SmilesTokenizer",
     "TokenError",
+    "aurora_stand_in",
     "climax",
+    "clock_numbers",
     "confidence_step",
     "draw_noise",
     "drug_lengths",
