@@ -132,6 +132,7 @@ def test_the_seed_fixes_weights_and_inputs():
     ids, mask = sample_inputs(a, 3, 5)
     assert torch.equal(ids, sample_inputs(a, 3, 5)[0]) and not torch.equal(ids, sample_inputs(a, 3, 5, seed=1)[0])
     assert (ids.shape, mask.shape, mask.dtype) == ((3, 5), (3, 5), torch.bool)
+    assert torch.equal(a.inputs(3, 5)[0], ids)
 
 
 def test_sizes_that_cannot_be():

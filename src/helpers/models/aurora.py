@@ -421,8 +421,10 @@ class AuroraStandIn(nn.Module):
         batch = Batch(*self._normalised(surface, static, air), lat, lon, time, self.guards)
         batch = batch.crop(self.patch)
         batch = batch.map(lambda x: x.to(self.encoder.surf_level_encoding.device))
-        lead_time = self._lead_time(batch)
-        x = self.backbone(self._encode(batch), fourier(lead_time, LEAD_TIME, self.width, self.guards))
+        # Python numbers in a kernel again, as in the package. These never change, so a capture may keep them.
+        lead_time = torch.full((surface.shape[0],), TIMESTEP / timedelta(hours=1), device=batch.surface.device)
+        x = self._encode(batch, lead_time)
+        x = self.backbone(x, fourier(lead_time, LEAD_TIME, self.width, self.guards))
         prediction = self._decode(x, batch, lead_time).map(torch.Tensor.float)
         return self._restored(prediction.surface, prediction.air)
 
@@ -451,11 +453,7 @@ class AuroraStandIn(nn.Module):
             levels.append(part * scale[:, None, None] + location[:, None, None])
         return surface, torch.stack(levels, 1)
 
-    def _lead_time(self, batch: Batch) -> torch.Tensor:
-        """Hours [batch]. Python numbers again, but they never change."""
-        return TIMESTEP.total_seconds() / 3600 * torch.ones(batch.surface.shape[0], device=batch.surface.device)
-
-    def _encode(self, batch: Batch) -> torch.Tensor:
+    def _encode(self, batch: Batch, lead_time: torch.Tensor) -> torch.Tensor:
         """[batch, places, width]: the surface as one level, and what a Perceiver makes of the levels of the air."""
         e, (n, _, steps), levels = self.encoder, batch.surface.shape[:3], len(self.levels)
         static = batch.static[None, :, None].expand(n, -1, steps, -1, -1)
@@ -472,13 +470,13 @@ class AuroraStandIn(nn.Module):
 
         position, scale = patch_encodings(batch.lat, batch.lon, self.patch, self.width, self.guards)
         x = torch.cat((ground.unsqueeze(1), air), 1) + e.pos_embed(position) + e.scale_embed(scale)
-        lead_time = e.lead_time_embed(fourier(self._lead_time(batch), LEAD_TIME, self.width, self.guards))
+        lead = e.lead_time_embed(fourier(lead_time, LEAD_TIME, self.width, self.guards))
         if isinstance(batch.time, torch.Tensor):
             hours = batch.time[:, 0]
         else:
             hours = torch.tensor([h for h, _, _ in clock_numbers(batch.time)], device=x.device)
         absolute_time = e.absolute_time_embed(fourier(hours, ABSOLUTE_TIME, self.width, guards=False))  # nor has theirs
-        return x.flatten(1, 2) + lead_time.unsqueeze(1) + absolute_time.unsqueeze(1)
+        return x.flatten(1, 2) + lead.unsqueeze(1) + absolute_time.unsqueeze(1)
 
     def _decode(self, x: torch.Tensor, batch: Batch, lead_time: torch.Tensor) -> Batch:
         d, n = self.decoder, x.shape[0]
