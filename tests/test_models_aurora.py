@@ -17,11 +17,20 @@ SMALL = dict(width=32, layers=(2, 2), size=(17, 32), levels=(100, 500, 850), win
 DEEP = dict(width=32, layers=(2, 3, 1), size=(28, 36), levels=(500,), window=(2, 3, 4))
 
 
-def test_the_sizes_are_those_of_aurora():
-    with torch.device("meta"):
-        model = AuroraStandIn()
-    assert sum(p.numel() for p in model.parameters()) == 1_256_332_944
-    assert model.res == (4, 180, 360)
+def test_the_parameters_are_those_of_the_package():
+    """405,232 is what ``Aurora`` of microsoft-aurora 2.0.1 has at these sizes without LoRA. The planes of the clock are
+    those of a variant.
+    """
+
+    def parameters(**sizes):
+        with torch.device("meta"):
+            model = AuroraStandIn(**sizes)
+        clock = len(aurora.CLOCK) * model.width * aurora.HISTORY * model.patch**2
+        return sum(p.numel() for p in model.parameters()) - clock
+
+    tiny = dict(width=32, layers=(2, 2), heads=2, size=(17, 32), window=(2, 4, 4), perceiver_heads=2)
+    assert parameters(**tiny) == 405_232
+    assert parameters() == 1_256_300_176
 
 
 @pytest.mark.parametrize("sizes", [SMALL, DEEP], ids=["small", "deep"])

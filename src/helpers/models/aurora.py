@@ -347,7 +347,8 @@ class AuroraStandIn(nn.Module):
     surface [batch, 4, 2, height, width], static [3, height, width], air [batch, 5, 2, levels, height, width], lat
     [height] falling, lon [width] rising in degrees, and time (below) give the predicted surface [batch, 4, height,
     width] and air [batch, 5, levels, height, width]. Where there is one latitude more than patches need (721), the last
-    is left out. The defaults are the sizes of the published Aurora of 0.25 degrees.
+    is left out. The defaults are the sizes of the published Aurora of 0.25 degrees, with as many parameters (1.26
+    billion), but for LoRA.
 
     guards: as in the package, time is a tuple of dates, 23 constants are made on the device from Python lists, and the
     host waits for the device 46 + batch times a forward pass: six times to check the grid of each of the five batches

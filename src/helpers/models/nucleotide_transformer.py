@@ -27,10 +27,11 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
     return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
 
 
-def fused_gelu(x: torch.Tensor) -> torch.Tensor:
-    """The same function as one kernel. It rounds in another place: up to 1e-6 away for inputs like a layer's.
+def one_kernel_gelu(x: torch.Tensor) -> torch.Tensor:
+    """The same function, which rounds elsewhere: results differ by about 1e-6.
 
-    On an NPU this is ``torch_npu.npu_gelu``, because there ``F.gelu`` is the approximation by tanh, up to 5e-4 away.
+    On an NPU it is ``torch_npu.npu_gelu``. Of ``F.gelu`` Ascend's documentation says that it takes the approximation by
+    tanh there, which is up to 5e-4 away.
     """
     if x.device.type == "npu":
         return torch.ops.npu.npu_gelu(x, approximate="none")
@@ -93,7 +94,7 @@ class NucleotideTransformer(nn.Module):
         super().__init__()
         if width % heads:
             raise ValueError(f"width {width} is not a multiple of {heads} heads")
-        self.vocab, self.length, self.gelu = vocab, length, _GELU[fused_gelu]
+        self.vocab, self.length, self.gelu = vocab, length, one_kernel_gelu if fused_gelu else gelu
         self.esm = nn.Module()
         e = self.esm.embeddings = nn.Module()
         e.word_embeddings = nn.Embedding(vocab, width)
@@ -136,9 +137,6 @@ class NucleotideTransformer(nn.Module):
         ids = torch.randint(len(SPECIAL), self.vocab, (batch, tokens), generator=torch.Generator().manual_seed(seed))
         ids[:, 0] = CLS
         return ids, torch.ones(batch, tokens, dtype=torch.bool)
-
-
-_GELU = {False: gelu, True: fused_gelu}
 
 
 def nucleotide_transformer(
