@@ -53,13 +53,14 @@ def waits(model, inputs) -> int:
 def waits_that_torch_npu_sees(model, inputs, capfd) -> int:
     """Of a model on the device, by torch_npu's own debug mode, which writes a line for each."""
     inputs = on_device(inputs)
-    torch.npu.set_sync_debug_mode("warn")
     capfd.readouterr()
-    with torch.no_grad():
-        model(*inputs)
-    written = capfd.readouterr().err
-    torch.npu.set_sync_debug_mode("default")
-    return written.count("called a synchronizing NPU operation")
+    torch.npu.set_sync_debug_mode("warn")
+    try:
+        with torch.no_grad():
+            model(*inputs)
+    finally:
+        torch.npu.set_sync_debug_mode("default")
+    return capfd.readouterr().err.count("called a synchronizing NPU operation")
 
 
 def refused(fn, *inputs) -> tuple[set[int], str]:
