@@ -3,6 +3,7 @@
 import collections
 import sys
 import types
+from importlib import resources
 
 import helpers
 from helpers import bench, models
@@ -131,6 +132,7 @@ def test_the_seed_fixes_weights_and_inputs():
     ids, mask = sample_inputs(a, 3, 5)
     assert torch.equal(ids, sample_inputs(a, 3, 5)[0]) and not torch.equal(ids, sample_inputs(a, 3, 5, seed=1)[0])
     assert (ids.shape, mask.shape, mask.dtype) == ((3, 5), (3, 5), torch.bool)
+    assert torch.equal(a.inputs(3, 5)[0], ids)
 
 
 def test_sizes_that_cannot_be():
@@ -385,7 +387,7 @@ def test_the_tiny_model_recalls_drugs():
 
 
 def test_the_tiny_checkpoint_is_small_and_has_the_real_layout():
-    with models.resources.as_file(models.resources.files("helpers") / "data" / "genmol_tiny.ckpt") as path:
+    with resources.as_file(resources.files("helpers") / "data" / "genmol_tiny.ckpt") as path:
         assert path.stat().st_size < 600_000
         file = torch.load(path, weights_only=True)
     assert {"state_dict", "ema", "hyper_parameters"} <= set(file)
