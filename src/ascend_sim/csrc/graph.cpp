@@ -265,7 +265,7 @@ bool Graph::uses_freed_memory() {
   return freed_;
 }
 
-void Graph::run_lane(Lane& lane, int stream, double enqueued) {
+void Graph::run_lane(Lane& lane, int stream, uint64_t enqueued) {
   for (Node& node : lane.nodes) {
     if (stopping) {
       return;
@@ -302,7 +302,7 @@ void Graph::await(const std::atomic<bool>& reached) {
   }
 }
 
-void Graph::replay(Stream* stream, double enqueued) {
+void Graph::replay(Stream* stream, uint64_t enqueued) {
   std::lock_guard one_at_a_time(replay_mutex_);
   TORCH_CHECK(
       !uses_freed_memory(),

@@ -67,7 +67,7 @@ class Graph {
   void leave();                          // the streams stop capturing
 
   // On the device thread of `stream`.
-  void replay(Stream* stream, double enqueued);
+  void replay(Stream* stream, uint64_t enqueued);
   bool running() const { return replays.load() > 0; }
   // What aclmdlRIDebugJsonPrint writes: the tasks as a Chrome trace, with their order in the place of times.
   std::string json() const;
@@ -80,7 +80,7 @@ class Graph {
  private:
   aclError check_interrupt(int lane);
   bool uses_freed_memory();
-  void run_lane(Lane& lane, int stream, double enqueued);
+  void run_lane(Lane& lane, int stream, uint64_t enqueued);
   void await(const std::atomic<bool>& reached);
 
   std::vector<Lane> lanes_;

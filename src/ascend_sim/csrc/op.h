@@ -25,7 +25,7 @@
 #include <algorithm>
 #include <tuple>
 
-struct aclOpExecutor : sim::Task {
+struct aclOpExecutor : sim::Task, sim::InBlock {
   using Task::Task;
 };
 

@@ -25,14 +25,14 @@ Streams& streams() {
 
 } // namespace
 
-void run_task(Task& task, int stream, double enqueued) {
+void run_task(Task& task, int stream, uint64_t enqueued) {
   if (!tracing.load(std::memory_order_relaxed) || !task.is_kernel()) {
     task.run();
     return;
   }
-  Span span{task.name, stream, enqueued, now(), 0};
+  Span span{task.name, stream, enqueued, ticks(), 0};
   task.run();
-  span.ended = now();
+  span.ended = ticks();
   add_span(span);
 }
 
@@ -80,7 +80,7 @@ void Stream::start() {
 
 void Stream::enqueue(TaskPtr task) {
   if (tracing.load(std::memory_order_relaxed)) {
-    task->enqueued = now();
+    task->enqueued = ticks();
   }
   {
     std::lock_guard lock(mutex_);

@@ -1,6 +1,7 @@
 // A unit of work for a stream: one kernel, one copy, one graph replay.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 namespace sim {
@@ -18,7 +19,7 @@ struct Task {
   virtual bool uses_freed_memory() const { return false; }
 
   const char* const name; // a string literal
-  double enqueued = 0;
+  uint64_t enqueued = 0; // in ticks(), while a trace runs
 };
 
 using TaskPtr = std::unique_ptr<Task>;
@@ -38,6 +39,6 @@ TaskPtr make_marker(const char* name, F f) {
 }
 
 // Run one task and trace it. An exception is the caller's.
-void run_task(Task& task, int stream, double enqueued);
+void run_task(Task& task, int stream, uint64_t enqueued);
 
 } // namespace sim

@@ -1,6 +1,7 @@
 // The handles that operators take. They are ours to define: a tensor is an at::Tensor over device memory.
 #pragma once
 
+#include "block.h"
 #include "common.h"
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +20,7 @@ at::ScalarType scalar_type(int acl_type); // throws for a type that no CPU kerne
 
 } // namespace sim
 
-struct aclTensor : c10::intrusive_ptr_target {
+struct aclTensor : c10::intrusive_ptr_target, sim::InBlock {
   // The tensor over the memory, made at its first use: that is on the device thread, and a launch costs the host less.
   at::Tensor& view();
   bool has_view() const { return view_.defined(); }
