@@ -177,6 +177,16 @@ def test_a_broken_results_file_is_found_before_the_work(tmp_path):
     assert path.read_text() == '[{"model": "gen'
 
 
+@pytest.mark.parametrize("model", ["nucleotide-transformer", "climax", "aurora-stand-in"])
+def test_compare_knows_the_other_models_in_a_form_that_captures(model, tmp_path):
+    path = tmp_path / "results.json"
+    done = helpers("compare", model, "--width", "32", "--layers", "2", "--json", str(path))
+    assert done.returncode == 0, done.stderr
+    assert "max_abs 0.0" in done.stdout
+    eager, graph = load_results(path)
+    assert (eager["model"], eager["mode"], graph["mode"], graph["shape"]["layers"]) == (model, "eager", "graph", 2)
+
+
 def benchmark(name, *args):
     return subprocess.run([sys.executable, ROOT / "benchmarks" / f"{name}.py", *args], **_options({}))
 

@@ -13,7 +13,8 @@ import ascend_sim
 
 from . import device
 
-MODELS = ("genmol",)
+# The models, and how many layers each has by default: as many as the original.
+LAYERS = {"genmol": 12, "nucleotide-transformer": 24, "climax": 8, "aurora-stand-in": 8}
 NOISY = 0.2  # a spread of the runs above this says more about the machine than about the model
 
 
@@ -23,9 +24,10 @@ def main(argv: list[str] | None = None) -> int:
     commands.add_parser("doctor", help="what is on this machine, one line per fact")
     for name, text in (("run", "time a model, three runs"), ("compare", "eager x3, replay x3, and are they equal")):
         command = commands.add_parser(name, help=text)
-        command.add_argument("model", metavar="MODEL", choices=MODELS, help=f"one of: {', '.join(MODELS)}")
-        for option, default in (("--batch", 1), ("--width", 64), ("--tokens", 16), ("--layers", 12)):
+        command.add_argument("model", metavar="MODEL", choices=LAYERS, help=f"one of: {', '.join(LAYERS)}")
+        for option, default in (("--batch", 1), ("--width", 64), ("--tokens", 16)):
             command.add_argument(option, type=_positive, default=default, metavar="N", help=f"default {default}")
+        command.add_argument("--layers", type=_positive, metavar="N", help="default: as many as the original has")
         command.add_argument("--json", type=Path, metavar="FILE", help="merge the records into this results file")
         if name == "run":
             command.add_argument("--use-graph", action="store_true", help="capture the model and time its replay")
@@ -38,15 +40,15 @@ def main(argv: list[str] | None = None) -> int:
 
     from .bench import ResultsError
     from .capture import CaptureError
-    from .models import genmol, sample_inputs
 
+    args.layers = args.layers or LAYERS[args.model]
     try:
-        model = genmol(args.width, args.layers)
-        inputs = sample_inputs(model, args.batch, args.tokens)
+        model, shape, inputs = _workload(args)
+        inputs(seed=0)
     except ValueError as error:
         parser.error(str(error))
     try:
-        return _time(args, model, inputs)
+        return _time(args, model, shape, inputs)
     except (device.DeviceError, ascend_sim.LoadError, CaptureError, ResultsError, OSError) as error:
         return _fail(error)
     except torch.OutOfMemoryError:
@@ -56,23 +58,40 @@ def main(argv: list[str] | None = None) -> int:
         )
 
 
-def _time(args, model, inputs) -> int:
+def _workload(args):
+    """The model in a form that captures, its shape for the records, and a function that makes its inputs."""
+    from functools import partial
+
+    from . import models
+
+    shape = {"width": args.width, "layers": args.layers}
+    if args.model in ("genmol", "nucleotide-transformer"):
+        make = models.genmol if args.model == "genmol" else models.nucleotide_transformer
+        model = make(args.width, args.layers)
+        return model, shape | {"tokens": args.tokens}, partial(model.inputs, args.batch, args.tokens)
+    rows, columns = size = (16, 32)  # the grid: --tokens is for models of text
+    if args.model == "climax":
+        model = models.climax(args.width, args.layers, size=size, device_index=False)
+    else:
+        model = models.aurora_stand_in(args.width, [args.layers] * 3, size=size, levels=(100, 500, 850), guards=False)
+    return model, shape | {"rows": rows, "columns": columns}, partial(model.inputs, args.batch)
+
+
+def _time(args, model, shape, make_inputs) -> int:
     import torch
 
     from .bench import add_results, compare, load_results, measure, record
     from .capture import capture
-    from .models import sample_inputs
 
     if args.json and args.json.exists():
         load_results(args.json)  # a broken file shows before the work, not after it
     print(device.activate(verbose=False))
-    shape = {"width": args.width, "layers": args.layers, "tokens": args.tokens}
     print(f"model       {args.model} {shape}, batch {args.batch}")
-    model = model.to("npu")
+    model, inputs = model.to("npu"), make_inputs(seed=0)
     ok = True
     with torch.no_grad():
         if args.command == "compare":
-            result = compare(model, *inputs, fresh=sample_inputs(model, args.batch, args.tokens, seed=1))
+            result = compare(model, *inputs, fresh=make_inputs(seed=1))
             print(result)
             records = result.records(args.model, args.batch, shape)
             ok = result.lossless
