@@ -61,7 +61,7 @@ class Graph {
   aclError record(int lane, int* join);
   aclError wait(int lane, int join);
   aclError begin_group(int lane);
-  aclError end_group(int lane, TaskGroup** handle);
+  aclError end_group(int lane, TaskGroupPtr* ended);
   void invalidate() { invalid_ = true; } // the end of the capture will say so
   aclError check_complete() const;       // at the end of the capture: is it a graph?
   void leave();                          // the streams stop capturing
@@ -91,9 +91,8 @@ class Graph {
 
   std::mutex replay_mutex_;                      // one replay at a time: all replays share the graph's memory
   std::unique_ptr<std::atomic<bool>[]> reached_; // of each join, in this replay
-  std::vector<const void*> addresses_;           // what the tasks read and write
-  uint64_t frees_seen_ = 0;
-  bool freed_ = false;
+  uint64_t changes_seen_ = 0;                    // of memory, when it was last looked at, and
+  bool freed_ = false;                           // what was found
   std::mutex mutex_; // of what the lanes share in a replay
   std::condition_variable joined_;
 };

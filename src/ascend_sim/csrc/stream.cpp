@@ -343,9 +343,14 @@ SIM_API aclError aclrtStreamGetId(aclrtStream handle, int32_t* id) {
 }
 
 SIM_API aclError aclrtSynchronizeDeviceWithTimeout(int32_t timeout_ms) {
-  // In every mode, and from every thread.
-  return sim::is_capturing() ? fail(ACL_ERROR_RT_STREAM_CAPTURED, "a stream of the device is being captured, so the device can't be waited for")
-                             : sim::synchronize_device(timeout_ms);
+  if (sim::forked()) {
+    return sim::fail_forked();
+  }
+  if (sim::is_capturing()) { // in every mode, and from every thread
+    return fail(
+        ACL_ERROR_RT_STREAM_CAPTURED, "a stream of the device is being captured, so the device can't be waited for");
+  }
+  return sim::synchronize_device(timeout_ms);
 }
 SIM_API aclError aclrtSynchronizeDevice() {
   return aclrtSynchronizeDeviceWithTimeout(-1);
