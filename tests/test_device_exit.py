@@ -60,6 +60,8 @@ ENDINGS = {
         0,
     ),
     "SIGINT": (
+        # Who was started in the background inherits that it is ignored.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start(); work(); time.sleep(9)",
         -signal.SIGINT,
     ),
