@@ -28,7 +28,7 @@ OPTIONS = {
     # torch and torch_npu order what they do by atomics that ThreadSanitizer does not see. What they allocate, copy
     # and free is left out, so a race of theirs with the device's memory goes unseen; that of two places in the
     # device does not.
-    "TSAN_OPTIONS": "ignore_noninstrumented_modules=1:history_size=4:"
+    "TSAN_OPTIONS": "ignore_noninstrumented_modules=1:history_size=7:"
     f"suppressions={ROOT / 'tests' / 'sanitize.supp'}",
 }
 
