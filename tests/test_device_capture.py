@@ -259,6 +259,18 @@ def test_replay_after_its_memory_was_freed_says_so(code_of):
     assert z.tolist() == [3.0] * 4
 
 
+def test_replay_after_the_end_of_its_memory_was_freed_says_so(code_of):
+    torch.npu.empty_cache()
+    static = [torch.ones(1 << 24, device="npu")]
+    graph, y = captured(lambda: static[0] + 1)
+    static.clear()
+    torch.npu.empty_cache()
+    kept = [torch.ones(1 << 19, device="npu") for _ in range(12)]  # some of it lies where the 64 MiB began
+    graph.replay()
+    assert code_of(torch.npu.synchronize) == {507015}
+    assert all(x[0].item() == 1.0 for x in kept)
+
+
 def test_graphs_of_one_pool_share_memory_and_the_last_replay_owns_it(x):
     first, a = captured(lambda: (x + 1) * 2)
     second, b = captured(lambda: (x + 2) * 2, pool=first.pool())

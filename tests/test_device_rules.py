@@ -242,6 +242,12 @@ def test_two_captures_do_not_merge(x, code_of):
 # Context::StreamBeginCapture, StreamEndCapture
 
 
+def test_modes_that_are_none(stream):
+    mode = ctypes.c_int(7)
+    assert acl.aclmdlRICaptureThreadExchangeMode(ctypes.byref(mode)) == 107000
+    assert acl.aclmdlRICaptureBegin(handle(stream), 7) == 107000
+
+
 def test_default_stream_is_refused(x):
     with pytest.raises(RuntimeError, match="must be captured on a non-default stream"):
         torch.npu.NPUGraph().capture_begin()
@@ -428,6 +434,19 @@ def test_update_with_other_operators_than_the_group_has(x, stream, group, code_o
     assert y.tolist() == [i + 5.0 for i in range(8)]
 
 
+def test_update_takes_operators_only(x, stream, group, code_of):
+    graph, y, group_handle = group
+    event = torch.npu.Event()
+    event.record()
+    for call in (event.record, event.wait, graph.replay):
+        with torch.npu.stream(stream):
+            torch.npu.graph_task_update_begin(stream, group_handle)
+            refused = code_of(call)
+            torch.add(x, 1, out=y)
+            torch.npu.graph_task_update_end(stream)
+        assert refused == {507009}
+
+
 def test_group_in_the_wrong_state(x, stream, group, code_of):
     _, _, group_handle = group
     begin, end = torch.npu.graph_task_group_begin, torch.npu.graph_task_group_end
@@ -473,11 +492,43 @@ def test_group_interrupted_by_another_stream(x, code_of):
     assert capture.end() == 507903
 
 
-def test_group_takes_operators_only(x):
+def test_an_update_mends_a_graph_whose_memory_was_freed(stream, code_of):
+    torch.npu.empty_cache()
+    static, other = [torch.ones(1 << 23, device="npu")], torch.full((1 << 23,), 3.0, device="npu")
+    y, handles = torch.zeros(1 << 23, device="npu"), []
+
+    def work():
+        main = torch.npu.current_stream()
+        torch.npu.graph_task_group_begin(main)
+        torch.add(static[0], 1, out=y)
+        handles.append(torch.npu.graph_task_group_end(main))
+
+    graph, _ = captured(work)
+    static.clear()
+    torch.npu.empty_cache()
+    graph.replay()
+    assert code_of(torch.npu.synchronize) == {507015}
+    update(stream, handles[0], lambda: torch.add(other, 1, out=y))
+    graph.replay()
+    assert y[-1].item() == 4.0
+
+
+def memset(x, stream):
+    n = ctypes.c_size_t(8)
+    return acl.aclrtMemsetAsync(ctypes.c_void_p(x.data_ptr()), n, 0, n, handle(stream))
+
+
+def record(x, stream):
+    event = torch.npu.Event()
+    event.record(torch.npu.Stream())
+    return acl.aclrtRecordEvent(ctypes.c_void_p(event.npu_event), handle(stream))
+
+
+@pytest.mark.parametrize("task", [memset, record])
+def test_group_takes_operators_only(x, task):
     capture, group = Capture(), ctypes.c_void_p()
     assert acl.aclmdlRICaptureTaskGrpBegin(handle(capture.stream)) == 0
-    p = ctypes.c_void_p(x.data_ptr())
-    assert acl.aclrtMemsetAsync(p, ctypes.c_size_t(8), 0, ctypes.c_size_t(8), handle(capture.stream)) == 507009
+    assert task(x, capture.stream) == 507009
     assert acl.aclmdlRICaptureTaskGrpEnd(handle(capture.stream), ctypes.byref(group)) == 507009
     assert capture.end() == 507903
 

@@ -150,3 +150,16 @@ def test_whoever_waits_gets_the_error_of_a_kernel(wait):
         else:
             (side if wait == "stream" else torch.npu.current_stream()).synchronize()
     assert torch.ones(2, device="npu").add(1).tolist() == [2.0, 2.0], "and the device is usable again"
+
+
+def test_a_host_function_may_differentiate():
+    found = []
+
+    def differentiate(_):
+        w = torch.ones(3, requires_grad=True)
+        (w * 2).sum().backward()
+        found.append(w.grad.tolist())
+
+    torch.npu._launch_host_func(torch.npu.current_stream(), differentiate, None)
+    torch.npu.synchronize()
+    assert found == [[2.0, 2.0, 2.0]]

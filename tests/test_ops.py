@@ -475,3 +475,10 @@ def test_report_of_a_fixed_part():
     assert not found["wrong"], {name: found["why"][name] for name in found["wrong"]}
     assert len(found["right"]) >= 110, found["why"]
     assert {"nn.functional.dropout", "randn_like", "multinomial", "bernoulli"} <= set(found["random"])
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.uint8], ids=str)
+def test_histogram_of_integers_which_the_cpu_does_not_have(dtype):
+    x = torch.tensor([0, 3, 1, 1, 2, 3, 3], dtype=dtype)
+    expected = torch.histc(x.double(), 4, 0, 3)
+    assert torch.histc(x.npu(), 4, 0, 3).cpu().double().equal(expected)

@@ -35,7 +35,8 @@ Rules of capture: those of CANN's own runtime, as its public sources have them a
   wait for an event from outside       107024, and the capture goes on
   merge two captures                   107032, and both end with 507903
   destroy a graph that runs            107037 after 10 s of waiting
-  no stream left                       207008. Public issues show 207005 too: the driver says which
+  no stream left                       207008. Public issues show 207005 too: the driver says which. Here a graph takes
+                                       one for each of its streams; CANN takes another every few thousand kernels
   replay after its memory was freed    507015 at the next wait, and nothing runs. On the hardware it is undefined: an
                                        exception of the AI core (this code), or whatever lies there now
 

@@ -26,6 +26,10 @@ std::shared_ptr<Graph> find_graph(aclmdlRI handle) {
   return it == graphs.end() ? nullptr : it->second;
 }
 
+bool is_mode(aclmdlRICaptureMode mode) {
+  return mode >= ACL_MODEL_RI_CAPTURE_MODE_GLOBAL && mode <= ACL_MODEL_RI_CAPTURE_MODE_RELAXED;
+}
+
 // A replay of a graph, which may be destroyed meanwhile.
 struct Replay final : Task {
   Replay(std::shared_ptr<Graph> graph, Stream* stream) : Task("replay"), graph(std::move(graph)), stream(stream) {
@@ -89,6 +93,9 @@ SIM_API aclError aclmdlRICaptureBegin(aclrtStream handle, aclmdlRICaptureMode mo
   }
   if (forked()) {
     return fail_forked();
+  }
+  if (!is_mode(mode)) {
+    return fail(ACL_ERROR_RT_PARAM_INVALID, "no such mode of capture");
   }
   Stream* stream = stream_of(handle);
   std::shared_ptr<Graph> graph; // dies after the lock
@@ -219,6 +226,9 @@ SIM_API aclError aclmdlRICaptureTaskUpdateEnd(aclrtStream handle) {
 }
 
 SIM_API aclError aclmdlRICaptureThreadExchangeMode(aclmdlRICaptureMode* mode) {
+  if (!is_mode(*mode)) {
+    return fail(ACL_ERROR_RT_PARAM_INVALID, "no such mode of capture");
+  }
   std::swap(*mode, thread_mode);
   return ACL_SUCCESS;
 }
@@ -239,6 +249,9 @@ SIM_API aclError aclmdlRIExecuteAsync(aclmdlRI handle, aclrtStream stream_handle
     }
     if (stream->graph.load()) {
       return fail(ACL_ERROR_RT_STREAM_CAPTURED, "a graph can't be replayed inside a capture");
+    }
+    if (stream->updating.load()) {
+      return refuse_in_group("a replay");
     }
   }
   stream->enqueue(std::make_unique<Replay>(std::move(graph), stream));

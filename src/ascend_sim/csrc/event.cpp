@@ -88,6 +88,9 @@ SIM_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) 
       event.graph_id = graph->id;
       return graph->record(stream->lane, &event.join);
     }
+    if (stream->updating.load()) {
+      return refuse_in_group("an event's record");
+    }
     event.join = -1;
   }
   uint64_t ticket;
@@ -124,6 +127,9 @@ SIM_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent hand
         recorded_in->invalidate();
       }
       return error;
+    }
+    if (stream->updating.load()) {
+      return refuse_in_group("a wait for an event");
     }
     if (graph) {
       std::lock_guard event_lock(event.mutex);
@@ -224,7 +230,7 @@ SIM_API aclError aclrtValueWait(void* address, uint64_t value, uint32_t how, acl
         default: return ~(found | value) != 0; // ACL_STREAM_WAIT_VALUE_NOR
       }
     };
-    while (!spin([&] { return met() || stopping; })) {
+    for (bool done = spin([&] { return met() || stopping; }); !done; done = met() || stopping) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }));

@@ -15,11 +15,9 @@ class GroupTask final : public Task {
   explicit GroupTask(TaskPtr task) : Task(task->name), task_(std::move(task)) {}
   void run() override {
     std::lock_guard lock(mutex_);
+    // Here, and not before the replay, which an update may still change.
+    TORCH_CHECK(!task_->uses_freed_memory(), "it uses memory that was freed: update it with memory that is there");
     task_->run();
-  }
-  bool uses_freed_memory() const override {
-    std::lock_guard lock(mutex_);
-    return task_->uses_freed_memory();
   }
   void replace(TaskPtr task) {
     std::lock_guard lock(mutex_);
@@ -27,7 +25,7 @@ class GroupTask final : public Task {
   }
 
  private:
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   TaskPtr task_;
 };
 
@@ -37,19 +35,18 @@ namespace {
 struct Grouped final : Task {
   explicit Grouped(std::shared_ptr<GroupTask> shared) : Task(shared->name), shared(std::move(shared)) {}
   void run() override { shared->run(); }
-  bool uses_freed_memory() const override { return shared->uses_freed_memory(); }
   std::shared_ptr<GroupTask> shared;
 };
 
-bool is_operator(const Task& task) {
-  return std::string_view(task.name).starts_with("aclnn");
-}
-
-aclError refuse_in_group(const Task& task) {
-  return fail(ACL_ERROR_RT_TASK_TYPE_NOT_SUPPORT, std::string(task.name) + ": a task group takes operators only");
+bool is_operator(const char* task) {
+  return std::string_view(task).starts_with("aclnn");
 }
 
 } // namespace
+
+aclError refuse_in_group(const char* task) {
+  return fail(ACL_ERROR_RT_TASK_TYPE_NOT_SUPPORT, std::string(task) + ": a task group, and its update, takes operators only");
+}
 
 uint64_t this_thread() {
   static std::atomic<uint64_t> last{0};
@@ -80,27 +77,26 @@ aclError Graph::fork(Stream* stream) {
   return ACL_SUCCESS;
 }
 
-// While a task group is open, only the stream that opened it may be given work.
-aclError Graph::check_interrupt(int lane) {
+// While a task group is open, only the stream that opened it may be given work, and only operators.
+aclError Graph::check_group(int lane, const char* task) {
   const auto open = [](const Lane& l) { return l.group != nullptr; };
-  if (lanes_[lane].group || std::none_of(lanes_.begin(), lanes_.end(), open)) {
+  if (std::none_of(lanes_.begin(), lanes_.end(), open) || (lanes_[lane].group && is_operator(task))) {
     return ACL_SUCCESS;
   }
   invalid_ = true;
+  if (lanes_[lane].group) {
+    return group_error_ = refuse_in_group(task);
+  }
   group_error_ = fail(
       ACL_ERROR_STREAM_TASK_GROUP_INTR, "a task group is open on another stream of this capture: end it there first");
   return group_error_;
 }
 
 aclError Graph::add(int lane, TaskPtr task) {
-  if (const aclError error = check_interrupt(lane)) {
+  if (const aclError error = check_group(lane, task->name)) {
     return error;
   }
   if (const auto& group = lanes_[lane].group) {
-    if (!is_operator(*task)) {
-      invalid_ = true;
-      return group_error_ = refuse_in_group(*task);
-    }
     task = std::make_unique<Grouped>(group->tasks.emplace_back(std::make_shared<GroupTask>(std::move(task))));
   }
   lanes_[lane].nodes.push_back({Node::kernel, std::move(task)});
@@ -108,7 +104,7 @@ aclError Graph::add(int lane, TaskPtr task) {
 }
 
 aclError Graph::record(int lane, int* join) {
-  if (const aclError error = check_interrupt(lane)) {
+  if (const aclError error = check_group(lane, "an event's record")) {
     return error;
   }
   *join = static_cast<int>(joins_.size());
@@ -118,7 +114,7 @@ aclError Graph::record(int lane, int* join) {
 }
 
 aclError Graph::wait(int lane, int join) {
-  if (const aclError error = check_interrupt(lane)) {
+  if (const aclError error = check_group(lane, "a wait for an event")) {
     return error;
   }
   joins_[join].waited = true;
@@ -181,8 +177,8 @@ void Graph::leave() {
 
 aclError update_task(Stream* stream, TaskPtr task) {
   const TaskGroupPtr& group = stream->update;
-  if (!is_operator(*task)) {
-    return refuse_in_group(*task);
+  if (!is_operator(task->name)) {
+    return refuse_in_group(task->name);
   }
   if (group->updated == group->tasks.size()) {
     return fail(

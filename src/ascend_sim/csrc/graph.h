@@ -78,7 +78,7 @@ class Graph {
   std::atomic<int> replays{0}; // launched and not finished
 
  private:
-  aclError check_interrupt(int lane);
+  aclError check_group(int lane, const char* task);
   bool uses_freed_memory();
   void run_lane(Lane& lane, int stream, uint64_t enqueued);
   void await(const std::atomic<bool>& reached);
@@ -105,6 +105,8 @@ bool is_capturing(); // does anybody?
 // May this thread make a synchronous copy or memset while somebody captures? 107030 if not.
 aclError check_unsafe_call(const char* call);
 
+// 507009 for a task that is no operator.
+aclError refuse_in_group(const char* task);
 // Put an operator in the place of the next task of the group that `stream` updates. Under capture_mutex().
 aclError update_task(Stream* stream, TaskPtr task);
 

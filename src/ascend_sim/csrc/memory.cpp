@@ -41,10 +41,10 @@ size_t capacity_from_environment() {
 
 using Ranges = std::map<char*, size_t>;
 
-bool is_inside(const Ranges& ranges, const void* pointer) {
+bool is_inside(const Ranges& ranges, const void* pointer, size_t bytes = 1) {
   auto* p = static_cast<char*>(const_cast<void*>(pointer));
   auto it = ranges.upper_bound(p);
-  return it != ranges.begin() && p < (--it)->first + it->second;
+  return it != ranges.begin() && p + bytes <= (--it)->first + it->second;
 }
 
 class Memory {
@@ -110,9 +110,13 @@ class Memory {
     std::lock_guard lock(mutex_);
     return is_inside(live_, p);
   }
-  bool is_free(const void* pointer) {
+  bool is_free(const void* pointer, size_t bytes) {
     auto* p = static_cast<const char*>(pointer);
-    return base_ <= p && p < base_ + capacity_ && !contains(p);
+    if (p < base_ || p >= base_ + capacity_) {
+      return false;
+    }
+    std::lock_guard lock(mutex_);
+    return !is_inside(live_, p, bytes);
   }
 
   size_t total() const { return capacity_; }
@@ -143,7 +147,7 @@ Memory& pinned() {
 struct Copy final : Task {
   Copy(void* to, const void* from, size_t n) : Task("aclrtMemcpyAsync"), to(to), from(from), n(n) {}
   void run() override { std::memcpy(to, from, n); }
-  bool uses_freed_memory() const override { return is_freed(to) || is_freed(from); }
+  bool uses_freed_memory() const override { return is_freed(to, n) || is_freed(from, n); }
   void* to;
   const void* from;
   size_t n;
@@ -151,7 +155,7 @@ struct Copy final : Task {
 struct Set final : Task {
   Set(void* p, int value, size_t n) : Task("aclrtMemsetAsync"), p(p), value(value), n(n) {}
   void run() override { std::memset(p, value, n); }
-  bool uses_freed_memory() const override { return is_freed(p); }
+  bool uses_freed_memory() const override { return is_freed(p, n); }
   void* p;
   int value;
   size_t n;
@@ -162,8 +166,8 @@ struct Set final : Task {
 uint64_t memory_changes() {
   return changes.load(std::memory_order_acquire);
 }
-bool is_freed(const void* pointer) {
-  return memory().is_free(pointer) || pinned().is_free(pointer);
+bool is_freed(const void* pointer, size_t bytes) {
+  return memory().is_free(pointer, bytes) || pinned().is_free(pointer, bytes);
 }
 
 } // namespace sim

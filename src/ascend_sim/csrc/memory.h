@@ -1,13 +1,14 @@
 // What the rest of the device asks about its memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace sim {
 
 // How often the device's memory or the pinned memory was allocated or freed.
 uint64_t memory_changes();
-// Is this a place in the device's memory, or in the pinned memory, that nobody has allocated now?
-bool is_freed(const void* pointer);
+// Do these bytes of the device's memory, or of the pinned memory, lie in no allocation of now? Of other memory: false.
+bool is_freed(const void* pointer, size_t bytes);
 
 } // namespace sim

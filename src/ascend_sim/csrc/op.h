@@ -9,13 +9,14 @@
 // op_plugin_functions.yaml). The body runs on the device thread, with these types:
 //
 //   tensor   at::Tensor&, undefined where the caller passed none      scalar   at::Scalar&
-//   tensors  std::vector<at::Tensor>&                                 scalars  std::vector<at::Scalar>&
+//   tensors  std::vector<at::Tensor>&, empty where none was passed    scalars  std::vector<at::Scalar>&
 //   ints     at::IntArrayRef, empty where the caller passed none      bools    at::ArrayRef<bool>
 //   int64 int32 int8  the integer                                     real single   double, float
 //   flag     bool        dtype   at::ScalarType                       text     const std::string&
 //   sized    aclTensor&, an output whose size depends on the data: resize_output() says which it is
 #pragma once
 
+#include "handover.h"
 #include "memory.h"
 #include "stream.h"
 #include "task.h"
@@ -91,8 +92,8 @@ template <>
 struct Arg<aclTensorList*> : HandleArg<aclTensorList> {
   using HandleArg::HandleArg;
   std::vector<at::Tensor>& get() {
-    TORCH_CHECK(held, "a tensor list is missing");
-    return held->views();
+    static auto* none = new std::vector<at::Tensor>;
+    return held ? held->views() : *none;
   }
 };
 template <>
@@ -140,7 +141,7 @@ bool uses_freed_memory(const A&) {
   return false;
 }
 inline bool uses_freed_memory(const aclTensor& handle) {
-  return !handle.is_empty() && is_freed(handle.data);
+  return !handle.is_empty() && is_freed(handle.data, handle.bytes());
 }
 inline bool uses_freed_memory(const Arg<aclTensor*>& arg) {
   return arg.held && uses_freed_memory(*arg.held);
@@ -193,6 +194,7 @@ int plan(const char* name, uint64_t* workspace, aclOpExecutor** executor, Body* 
   }
   *workspace = 0;
   *executor = task.release();
+  __tsan_release(*executor);
   return ACL_SUCCESS;
 }
 
@@ -275,6 +277,7 @@ struct Listed {
         "aclnn" #op, workspace, executor, body_of_##op, why_not, SIM_FOR_EACH(SIM_NAME, __VA_ARGS__));        \
   }                                                                                                           \
   SIM_API int aclnn##op(void*, uint64_t, aclOpExecutor* executor, aclrtStream stream) {                       \
+    __tsan_acquire(executor);                                                                                 \
     return sim::launch(stream, sim::TaskPtr(executor));                                                       \
   }                                                                                                           \
   static void body_of_##op(SIM_FOR_EACH(SIM_BODY, __VA_ARGS__))

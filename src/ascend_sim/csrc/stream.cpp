@@ -356,14 +356,20 @@ SIM_API aclError aclrtSynchronizeDevice() {
   return aclrtSynchronizeDeviceWithTimeout(-1);
 }
 
+static sim::TaskPtr host_function(const char* name, void (*function)(void*), void* argument) {
+  return sim::make_marker(name, [=] {
+    sim::WithAutograd guard;
+    function(argument);
+  });
+}
 SIM_API aclError aclrtLaunchHostFunc(aclrtStream stream, aclrtHostFunc function, void* argument) {
-  return sim::launch(stream, sim::make_marker("aclrtLaunchHostFunc", [=] { function(argument); }));
+  return sim::launch(stream, host_function("aclrtLaunchHostFunc", function, argument));
 }
 
 // The older form of a host function, which a thread of the caller's runs: torch.npu._launch_host_func uses it. Here the
 // device thread runs it, so there is nothing to subscribe to and nothing to report.
 SIM_API aclError aclrtLaunchCallback(aclrtCallback function, void* argument, aclrtCallbackBlockType, aclrtStream stream) {
-  return sim::launch(stream, sim::make_marker("aclrtLaunchCallback", [=] { function(argument); }));
+  return sim::launch(stream, host_function("aclrtLaunchCallback", function, argument));
 }
 SIM_API aclError aclrtSubscribeReport(uint64_t, aclrtStream) {
   return ACL_SUCCESS;

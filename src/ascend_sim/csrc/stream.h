@@ -5,6 +5,7 @@
 #include "task.h"
 
 #include <atomic>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -61,6 +62,11 @@ void give_back_stream();
 std::shared_ptr<Stream> make_stream();
 // Finish what is enqueued, end the thread, and take the stream off the device's list.
 void remove_stream(const std::shared_ptr<Stream>& stream);
+
+// As in a thread of Python's, where a device thread goes past autograd otherwise.
+struct WithAutograd : c10::impl::ForceDispatchKeyGuard {
+  WithAutograd() : ForceDispatchKeyGuard(c10::default_included_set, c10::default_excluded_set) {}
+};
 
 // Launch on a stream: into the graph while it captures, into a task group while it updates one, else into the queue.
 aclError launch(aclrtStream stream, TaskPtr task);

@@ -78,18 +78,22 @@ bool aclTensor::is_empty() const {
   return std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
 }
 
+size_t aclTensor::bytes() const {
+  int64_t elements = is_empty() ? 0 : 1;
+  for (size_t d = 0; d < sizes.size() && elements; ++d) {
+    elements += (sizes[d] - 1) * strides[d];
+  }
+  return (elements + offset) * c10::elementSize(type);
+}
+
 // Like at::from_blob, without its checks.
 at::Tensor& aclTensor::view() {
   if (!has_view()) {
     const auto dtype = at::scalarTypeToTypeMeta(type);
-    int64_t elements = is_empty() ? 0 : 1;
-    for (size_t d = 0; d < sizes.size() && elements; ++d) {
-      elements += (sizes[d] - 1) * strides[d];
-    }
     // Not resizable: a kernel that needs another size than its output has throws.
     c10::Storage storage(
         c10::Storage::use_byte_size_t(),
-        (elements + offset) * dtype.itemsize(),
+        bytes(),
         at::DataPtr(data, c10::Device(c10::kCPU)),
         nullptr,
         false);

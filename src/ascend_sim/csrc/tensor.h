@@ -25,6 +25,7 @@ struct aclTensor : c10::intrusive_ptr_target, sim::InBlock {
   at::Tensor& view();
   bool has_view() const { return view_.defined(); }
   bool is_empty() const;
+  size_t bytes() const; // from `data` to the end of the last element
 
   void* data;
   int64_t offset;

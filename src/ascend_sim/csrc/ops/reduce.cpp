@@ -84,7 +84,9 @@ ACLNN(LogSumExp, tensor(self), ints(dims), flag(keepdim), tensor(out)) {
   at::logsumexp_out(out, self, dims, keepdim);
 }
 ACLNN(Histc, tensor(self), int64(bins), scalar(low), scalar(high), tensor(out)) {
-  at::histc_out(out, self, bins, low, high);
+  // The CPU has no kernel for integers. Double holds them exactly.
+  const bool integers = at::isIntegralType(self.scalar_type(), false);
+  out.copy_(at::histc(integers ? self.to(at::kDouble) : self, bins, low, high));
 }
 ACLNN(Bincount, tensor(self), tensor(weights), int64(minlength), tensor(out)) {
   out.copy_(at::bincount(self, weights.defined() ? std::optional(weights) : std::nullopt, minlength));

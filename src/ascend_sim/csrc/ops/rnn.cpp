@@ -4,15 +4,9 @@
 #include "op.h"
 
 #include <ATen/Functions.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/autograd.h>
 
 namespace {
-
-// As in a Python thread. A device thread goes past autograd otherwise.
-struct WithAutograd : c10::impl::ForceDispatchKeyGuard {
-  WithAutograd() : ForceDispatchKeyGuard(c10::default_included_set, c10::default_excluded_set) {}
-};
 
 // A product of matrices takes other steps where an operand asks for a gradient, as parameters do.
 std::vector<at::Tensor> leaves(const std::vector<at::Tensor>& operands) {
@@ -27,7 +21,7 @@ std::vector<at::Tensor> leaves(const std::vector<at::Tensor>& operands) {
 template <class Forward>
 std::vector<at::Tensor> gradients(
     const std::vector<at::Tensor>& operands, const std::vector<at::Tensor>& given, Forward forward) {
-  WithAutograd guard;
+  sim::WithAutograd guard;
   const auto inputs = leaves(operands);
   const std::vector<at::Tensor> all = forward(inputs);
   std::vector<at::Tensor> results, seeds;
@@ -70,7 +64,7 @@ ACLNN_UNLESS(
     },
     tensor(input), tensors(params), tensors(hx), tensor(batch_sizes), RNN_OPTIONS, tensor(y), tensor(hy), tensor(cy),
     LSTM_KEPT) {
-  WithAutograd guard;
+  sim::WithAutograd guard;
   const auto [outputs, hidden, cells] =
       at::lstm(input, hx, leaves(params), has_biases, layers, dropout, train, bidirectional, batch_first);
   y.copy_(outputs.detach());
@@ -99,7 +93,7 @@ ACLNN_UNLESS(
       return not_simulated(batch_sizes, layers, dropout, train);
     },
     tensor(input), tensors(params), tensor(hx), tensor(batch_sizes), RNN_OPTIONS, tensor(y), tensor(hy), GRU_KEPT) {
-  WithAutograd guard;
+  sim::WithAutograd guard;
   const auto [outputs, hidden] =
       at::gru(input, hx, leaves(params), has_biases, layers, dropout, train, bidirectional, batch_first);
   y.copy_(outputs.detach());
