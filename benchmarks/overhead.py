@@ -72,7 +72,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=size, default=size("64x16x1"), metavar="WxTxB")
     parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=int, choices=range(1, 100), default=9, metavar="N")
     args = parser.parse_args()
     try:
         here = helpers.activate(verbose=False)
@@ -85,7 +85,10 @@ def main() -> int:
     print(f"{here}\n{'figure':<20}{'median':>8}{'lowest':>8}{'highest':>9}  bound")
     missed = False
     with torch.no_grad():
-        ratios = measure(*args.size, args.layers, args.rounds)
+        try:
+            ratios = measure(*args.size, args.layers, args.rounds)
+        except ValueError as error:  # of the model: its width, its tokens
+            parser.error(str(error))
     for name, values in ratios.items():
         relation, bound = BOUNDS[name]
         middle = statistics.median(values)

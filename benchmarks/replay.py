@@ -108,7 +108,10 @@ def main() -> int:
     records = []
     with torch.no_grad():
         for chosen in args.sizes:
-            records.append(measure(*chosen, args.layers, args.seconds))
+            try:
+                records.append(measure(*chosen, args.layers, args.seconds))
+            except ValueError as error:  # of the model: its width, its tokens
+                parser.error(str(error))
             print("".join(f"{what(records[-1]):>{w}}" for _, w, what in COLUMNS), file=table, flush=True)
     if args.json:
         print(json.dumps(records, indent=1))

@@ -40,12 +40,15 @@ Rules of capture: those of CANN's own runtime, as its public sources have them a
   replay after its memory was freed    507015 at the next wait, and nothing runs. On the hardware it is undefined: an
                                        exception of the AI core (this code), or whatever lies there now
 
-Where a result differs from the CPU's because torch_npu, not the device, takes other steps
-(TORCH_NPU_USE_COMPATIBLE_IMPL=1, set before it is imported, makes it take PyTorch's):
+Where a result differs from the CPU's because torch_npu, not the device, takes other steps. For the first two,
+TORCH_NPU_USE_COMPATIBLE_IMPL=1, set before it is imported, makes it take PyTorch's:
   gelu(approximate="tanh")             torch_npu passes no "approximate", so this device computes the exact form.
                                        Ascend's documents say that theirs computes the tanh form for both
   gradient of matmul                   other products, which may differ in the last bits
+  matmul and linear of operands that   other products, which may differ in the last bits
+    are not contiguous
   max_pool2d(return_indices=True)      the places are a bit mask of torch_npu's own, here all zero
+  more, each with its reason           `python -m ascend_sim ops` lists them as "decomposed": fft, qr, svd, cholesky, …
 """
 
 
@@ -53,7 +56,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m ascend_sim", description=__doc__)
     parser.add_argument("what", nargs="?", choices=["ops"], help="judge the operators with PyTorch's OpInfo database")
     parser.add_argument("--json", action="store_true", help="with ops: print an object with right, missing and wrong")
+    parser.add_argument("--quick", action="store_true", help="with ops: a fixed part, half a minute instead of four")
     options = parser.parse_args()
+    if options.what != "ops" and (options.json or options.quick):
+        parser.error("--json and --quick are options of ops")
     try:
         device = load()
     except LoadError as e:
@@ -62,7 +68,7 @@ def main() -> int:
     if options.what == "ops":
         from .opinfo import report
 
-        return report(json=options.json)
+        return report(json=options.json, quick=options.quick)
     print(f"Device: {device.kind}: {device.why}")
     if device.kind == "simulated":
         import os
@@ -80,4 +86,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("ascend_sim: interrupted")

@@ -100,6 +100,14 @@ OTHER_ARGUMENTS = {
     "native_dropout_backward": "a mask of torch_npu has a bit for each element, that of the sample a bool"
 }
 
+LEGEND = {
+    "right": "every sample equal, bit for bit",
+    "random": "drawn numbers: the same again for the same seed",
+    "missing": "not simulated, or torch_npu has no operator or refuses it, in a sample; others may be right",
+    "decomposed": "differs, because torch_npu computes it by other operators than the CPU",
+    "wrong": "a sample differs; there must be none",
+}
+
 NOT_SIMULATED = ("not in libopapi", "is not simulated", "Single operator not found")
 
 
@@ -113,8 +121,10 @@ def report(json: bool = False, quick: bool = False) -> int:
     if json:
         print(json_module.dumps(found, indent=1))
     else:
-        for verdict in ("right", "random", "missing", "decomposed", "wrong"):
-            print(f"\n{verdict}: {len(found[verdict])}")
+        total = sum(len(found[verdict]) for verdict in LEGEND)
+        print(f"{total} entries of PyTorch's OpInfo database, each sample on npu and on cpu")
+        for verdict, meaning in LEGEND.items():
+            print(f"\n{verdict}: {len(found[verdict])} ({meaning})")
             for name in found[verdict]:
                 why = found["why"].get(name)
                 print(f"  {name}" + (f": {why}" if why else ""))
@@ -341,7 +351,8 @@ def _judge_error(error: Exception) -> tuple[str, str]:
         return "refused" if refused else "wrong", _kernel_error[0][:300]
     if "507015" in text:
         return "wrong", "a kernel raised"
-    return "missing" if any(x in text for x in NOT_SIMULATED) else "refused", text[:300]
+    why = text.split(" [ERROR] ")[0][:300]  # what follows is the time and the process
+    return "missing" if any(x in text for x in NOT_SIMULATED) else "refused", why
 
 
 _kernel_error: list[str] = []  # what a kernel of the simulated device raised: torch_npu passes it on as a warning

@@ -47,6 +47,8 @@ def main(argv: list[str] | None = None) -> int:
         inputs(seed=0)
     except ValueError as error:
         parser.error(str(error))
+    except RuntimeError as error:  # the machine's memory, for one
+        return _fail(device.brief(error))
     try:
         return _time(args, model, shape, inputs)
     except (device.DeviceError, ascend_sim.LoadError, CaptureError, ResultsError, OSError) as error:
@@ -56,6 +58,8 @@ def main(argv: list[str] | None = None) -> int:
             "the device is out of memory: take a smaller --width, --tokens or --batch; for the simulated device, "
             "ASCEND_SIM_MEMORY=<GiB> raises its limit"
         )
+    except RuntimeError as error:
+        return _fail(device.brief(error))
 
 
 def _workload(args):
@@ -127,14 +131,13 @@ def doctor() -> int:
 def _facts() -> Iterator[tuple[str, str]]:
     fits = sys.version_info >= (3, 10) and sys.platform == "linux"
     yield "OK" if fits else "FAIL", f"Python {platform.python_version()} on {platform.system()} (3.10+ on Linux needed)"
-    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
+    named = os.environ.get("CXX", "").split()[:1]  # it may carry options; without it, what ascend_sim takes
+    compiler = next(filter(None, map(shutil.which, named or ("g++", "c++"))), None)
     if compiler:
         yield "OK", f"C++ compiler {compiler}"
     else:
-        yield (
-            "WARN",
-            "C++ compiler: none (apt install g++); only a real NPU, or a device compiled before, works without",
-        )
+        what = f"CXX names {named[0]}, which is not there" if named else "none (apt install g++)"
+        yield "WARN", f"C++ compiler: {what}; only a real NPU, or a device compiled before, works without"
     for name in ("torch", "torch_npu"):
         try:
             yield "OK" if device.found(name) else "FAIL", f"{name} {metadata.version(name)}"
@@ -181,4 +184,8 @@ def _positive(text: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("helpers: interrupted; the next run goes on from here", file=sys.stderr)
+        sys.exit(130)

@@ -112,7 +112,11 @@ def capture(fn: Callable, *inputs: torch.Tensor, warmup: int = 3, pool=None) -> 
 _HINTS = (
     (r"TASK_QUEUE_ENABLE", "start the process with TASK_QUEUE_ENABLE=1 or 0"),
     # CANN versions answer a wait inside a capture with different codes.
-    (r"\b(107027|107030|107041)\b", "it waits for the device (.item(), bool(tensor), .cpu(), print) or reads from it"),
+    (
+        r"\b(107027|107030|107041)\b",
+        "it waits for the device (.item(), bool(tensor), .cpu(), print), reads from it, or makes a tensor from "
+        "Python numbers there (torch.tensor(..., device='npu'))",
+    ),
     (r"\b107025\b", "a side stream was not joined with wait_stream"),
     (r"\b107024\b", "it waits for an event recorded outside the capture"),
     (r"aclop", "an operator has no aclnn form"),

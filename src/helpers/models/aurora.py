@@ -526,6 +526,8 @@ def aurora_stand_in(
     """The stand-in at any size with random weights, on the CPU, for timing. The full size is the default.
 
     It has the original's heads where they divide ``width``, else 4. The seed fixes the weights.
+    guards: False captures. With them the last input is dates, and ``helpers.capture(lambda *x: model(*x, dates),
+    *inputs[:-1])`` is refused at the first construct that needs the host.
     """
     heads, perceiver_heads = (n if width % n == 0 else 4 for n in (8, 16))
     sizes = dict(width=width, layers=layers, heads=heads, size=size, levels=levels, window=window)

@@ -150,6 +150,8 @@ def climax(
 ) -> ClimaX:
     """ClimaX at any size with random weights, on the CPU, for timing. The full size is the default.
 
+    device_index: as published, which waits for the device once per variable; False captures.
+
     heads: 16 as in the original where that divides ``width``, else 4. The seed fixes the weights.
     """
     heads = heads or (16 if width % 16 == 0 else 4)
