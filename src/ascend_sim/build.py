@@ -25,8 +25,9 @@ DOORS = (
 LIBRARY = "libascend_sim.so"
 # ASCEND_SIM_SANITIZE, for `make sanitize`: a build of its own, to be loaded with the sanitizer's runtime before it.
 SANITIZERS = {
-    # Undefined behaviour is a trap, which AddressSanitizer reports. vptr: torch hides its type information.
-    "address": ["-fsanitize=address,undefined", "-fsanitize-undefined-trap-on-error", "-fno-sanitize=vptr"],
+    # Undefined behaviour is a trap, which AddressSanitizer reports. vptr: torch hides its type information. enum: who
+    # calls the C interface may pass any number, and is answered.
+    "address": ["-fsanitize=address,undefined", "-fsanitize-undefined-trap-on-error", "-fno-sanitize=vptr,enum"],
     "thread": ["-fsanitize=thread"],
 }
 # Builds that stay in the cache: other checkouts and versions may use it too.
