@@ -97,6 +97,7 @@ def _time(args, model, shape, make_inputs) -> int:
         if args.command == "compare":
             result = compare(model, *inputs, fresh=make_inputs(seed=1))
             print(result)
+            spread = max(result.eager.spread, result.graph.spread)
             records = result.records(args.model, args.batch, shape)
             ok = result.lossless
             if not ok:
@@ -110,9 +111,10 @@ def _time(args, model, shape, make_inputs) -> int:
             result = measure(fn)
             mode = "graph" if args.use_graph else "eager"
             print(f"{mode:<12}{result}")
-            if result.spread > NOISY:
-                print("noisy       other programs use the cores; run it again")
+            spread = result.spread
             records = [record(model=args.model, mode=mode, batch=args.batch, shape=shape, measurement=result)]
+    if spread > NOISY:
+        print("noisy       other programs use the cores; run it again")
     if args.json:
         add_results(args.json, records)
         print(f"wrote       {args.json}")
