@@ -182,7 +182,7 @@ def test_kernel_is_interrupted_restarted_and_shut_down_while_the_device_works():
             return client.execute_interactive(code, timeout=60, output_hook=lambda message: None)["content"]
 
         assert run(START)["status"] == "ok"
-        waiting = client.execute("work(200); torch.npu.synchronize()")
+        waiting = client.execute("work(2000); torch.npu.synchronize()")
         time.sleep(0.5)
         manager.interrupt_kernel()
         reply = client.get_shell_msg(timeout=60)
