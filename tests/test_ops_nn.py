@@ -621,6 +621,14 @@ def test_infer_attention_with_a_mask(size, mask):
     assert_infers("BNSD", expected, npu, atten_mask=mask.npu())
 
 
+def test_infer_attention_of_single_rows_takes_any_length_of_the_query():
+    q, k, v = (torch.randn(2, 4, rows, 16, dtype=F16).npu() for rows in (1, 8, 8))
+    options = {"num_heads": 4, "scale": 0.25, "input_layout": "BNSD", "actual_seq_lengths_kv": [5, 7]}
+    expected, _ = torch_npu.npu_fused_infer_attention_score(q, k, v, **options)
+    found, _ = torch_npu.npu_fused_infer_attention_score(q, k, v, actual_seq_lengths=[100, 100], **options)
+    assert_same([expected.cpu()], [found])
+
+
 def test_infer_attention_is_causal_from_the_end_of_each_sequence():
     """Mode 3: the last token of the query sees all keys. This is decoding with a cache."""
     cpu, npu = operands([(2, 4, 3, 16), (2, 4, 8, 16), (2, 4, 8, 16)], F16)
