@@ -1,6 +1,21 @@
-"""Attention, as all four models compute it."""
+"""Attention, as the models compute it."""
 
 import torch
+
+
+def check_heads(width: int, heads: int) -> None:
+    """Raises ValueError if ``heads`` can't share ``width`` evenly."""
+    if width % heads:
+        raise ValueError(f"width {width} is not a multiple of {heads} heads")
+
+
+def padding_bias(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """mask [batch, tokens] bool to [batch, 1, 1, tokens], for ``attend``: 0 for a token, the lowest number for padding.
+
+    Always built: asking whether there is any padding, as transformers does, waits for the device, and a capture refuses
+    that.
+    """
+    return ((mask.to(dtype) - 1.0) * torch.finfo(dtype).max)[:, None, None, :]
 
 
 def split_heads(x: torch.Tensor, heads: int) -> torch.Tensor:

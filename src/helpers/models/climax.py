@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .attention import attend
+from .attention import attend, check_heads
 from .weights import Layout, seeded
 
 LEVELS = (50, 250, 500, 600, 700, 850, 925)  # hPa
@@ -88,8 +88,7 @@ class ClimaX(nn.Module):
         device_index: bool = True,
     ):
         super().__init__()
-        if width % heads:
-            raise ValueError(f"width {width} is not a multiple of {heads} heads")
+        check_heads(width, heads)
         if size[0] % patch or size[1] % patch:
             raise ValueError(f"a grid of {size[0]} x {size[1]} does not divide into patches of {patch}")
         if unknown := [name for name in out if name not in variables]:

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .attention import attend, split_heads
-from .weights import Layout, seeded
+from .attention import attend, check_heads, padding_bias, split_heads
+from .weights import Layout, draw_normal, seeded
 
 UNK, CLS, SEP, PAD, MASK = range(5)  # GenMol's order of special tokens
 SPECIAL = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
@@ -77,8 +77,7 @@ class GenMol(nn.Module):
         eps: float = 1e-12,
     ):
         super().__init__()
-        if width % heads:
-            raise ValueError(f"width {width} is not a multiple of {heads} heads")
+        check_heads(width, heads)
         self.vocab, self.length = vocab, length
         # Modules and parameters are made in the order of BertForMaskedLM: an EMA list in a checkpoint has no names.
         self.bert = nn.Module()
@@ -97,17 +96,13 @@ class GenMol(nn.Module):
         head.transform.LayerNorm = nn.LayerNorm(width, eps)
         head.decoder = nn.Linear(width, vocab)
         head.decoder.weight, head.decoder.bias = e.word_embeddings.weight, head.bias  # tied
-        for module in self.modules():
-            if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=0.02)
+        draw_normal(self)
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         e, head = self.bert.embeddings, self.cls.predictions
         x = e.word_embeddings(ids) + e.token_type_embeddings.weight[0]
         x = e.LayerNorm(x + e.position_embeddings.weight[: ids.shape[1]])
-        # 0 for a token, the lowest number for padding. Always built: asking whether there is any padding, as
-        # transformers does, waits for the device and cannot be captured.
-        bias = ((mask.to(x.dtype) - 1.0) * torch.finfo(x.dtype).max)[:, None, None, :]
+        bias = padding_bias(mask, x.dtype)
         for layer in self.bert.encoder.layer:
             x = layer(x, bias)
         return head.decoder(head.transform.LayerNorm(F.gelu(head.transform.dense(x))))

@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .attention import attend, split_heads
+from .attention import attend, check_heads, padding_bias, split_heads
 from .tokens import Tokenizer
-from .weights import Layout, seeded
+from .weights import Layout, draw_normal, seeded
 
 UNK, PAD, MASK, CLS = range(4)
 SPECIAL = ("<unk>", "<pad>", "<mask>", "<cls>")
@@ -92,8 +92,7 @@ class NucleotideTransformer(nn.Module):
         fused_gelu: bool = False,
     ):
         super().__init__()
-        if width % heads:
-            raise ValueError(f"width {width} is not a multiple of {heads} heads")
+        check_heads(width, heads)
         self.vocab, self.length, self.gelu = vocab, length, one_kernel_gelu if fused_gelu else gelu
         self.esm = nn.Module()
         e = self.esm.embeddings = nn.Module()
@@ -109,9 +108,7 @@ class NucleotideTransformer(nn.Module):
         self.lm_head.layer_norm = nn.LayerNorm(width, eps)
         self.lm_head.decoder = nn.Linear(width, vocab, bias=False)
         self.lm_head.bias = nn.Parameter(torch.zeros(vocab))
-        for module in self.modules():
-            if isinstance(module, (nn.Linear, nn.Embedding)):
-                nn.init.normal_(module.weight, std=0.02)
+        draw_normal(self)
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         e, head = self.esm.embeddings, self.lm_head
@@ -124,7 +121,7 @@ class NucleotideTransformer(nn.Module):
         token = ids.ne(PAD).int()
         x = x + e.position_embeddings((token.cumsum(1).type_as(token) * token).long() + PAD)
         x = x * mask[..., None]
-        bias = ((mask.to(x.dtype) - 1.0) * torch.finfo(x.dtype).max)[:, None, None, :]  # always built, as in GenMol
+        bias = padding_bias(mask, x.dtype)
         for layer in self.esm.encoder.layer:
             x = layer(x, bias)
         x = self.esm.encoder.emb_layer_norm_after(x)

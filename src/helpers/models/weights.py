@@ -15,6 +15,13 @@ def seeded(make: Callable[..., nn.Module], seed: int, *args, **sizes) -> nn.Modu
         return make(*args, **sizes).eval()
 
 
+def draw_normal(model: nn.Module) -> None:
+    """Random weights as BERT and ESM begin with: normal, with a standard deviation of 0.02."""
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            nn.init.normal_(module.weight, std=0.02)
+
+
 @dataclass(frozen=True)
 class Layout:
     """How a published file holds the weights of a model. Its class names it as ``layout``.
