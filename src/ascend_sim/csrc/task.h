@@ -1,10 +1,22 @@
 // A unit of work for a stream: one kernel, one copy, one graph replay.
 #pragma once
 
+#include <c10/util/SmallVector.h>
 #include <cstdint>
 #include <memory>
 
+struct aclTensor;
+
 namespace sim {
+
+// What a task reads or writes: a tensor, or plain bytes.
+struct Access {
+  const aclTensor* tensor; // null for plain bytes
+  void* data;              // plain bytes: where,
+  size_t bytes;            // and how many
+  bool reads, writes;
+};
+using Accesses = c10::SmallVector<Access, 8>;
 
 struct Task {
   explicit Task(const char* name) : name(name) {}
@@ -17,6 +29,10 @@ struct Task {
   virtual bool is_kernel() const { return true; }
   // A graph keeps addresses, not memory. Before a replay it asks whether what is at them is gone.
   virtual bool uses_freed_memory() const { return false; }
+  // For the paced clock: the memory that a kernel touches, and its floating point operations in matrix products and
+  // convolutions (a multiplication with its addition is two).
+  virtual Accesses accesses() const { return {}; }
+  virtual double flops() const { return 0; }
 
   const char* const name; // a string literal
   uint64_t enqueued = 0; // in ticks(), while a trace runs
