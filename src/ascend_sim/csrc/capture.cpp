@@ -254,7 +254,12 @@ SIM_API aclError aclmdlRIExecuteAsync(aclmdlRI handle, aclrtStream stream_handle
       return refuse_in_group("a replay");
     }
   }
-  stream->enqueue(std::make_unique<Replay>(std::move(graph), stream));
+  if (paced) {
+    host_work(now(), card().replay);
+  }
+  if (!paced || graph->pace(stream)) {
+    stream->enqueue(std::make_unique<Replay>(std::move(graph), stream));
+  }
   return ACL_SUCCESS;
 }
 

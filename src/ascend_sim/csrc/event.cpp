@@ -3,6 +3,7 @@
 #include "stream.h"
 
 #include <chrono>
+#include <cmath>
 
 namespace sim {
 
@@ -10,7 +11,7 @@ void Event::reach(uint64_t ticket) {
   {
     std::lock_guard lock(mutex);
     completed = std::max(completed, ticket);
-    time = now();
+    time = paced ? due : now();
   }
   reached.notify_all();
 }
@@ -97,8 +98,9 @@ SIM_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) 
   {
     std::lock_guard lock(event.mutex);
     ticket = ++event.recorded;
+    event.due = paced ? std::max(now(), stream->free_at.load()) : 0;
   }
-  stream->enqueue(make_marker("record", [event = hold(handle), ticket] { event->reach(ticket); }));
+  stream->mark("record", [event = hold(handle), ticket] { event->reach(ticket); });
   return ACL_SUCCESS;
 }
 
@@ -144,6 +146,12 @@ SIM_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent hand
   {
     std::lock_guard lock(event.mutex);
     ticket = event.recorded;
+    if (paced) {
+      stream->free_at = std::max(stream->free_at.load(), event.due);
+      if (event.completed >= ticket) {
+        return ACL_SUCCESS;
+      }
+    }
   }
   stream->enqueue(make_marker("wait", [event = hold(handle), ticket] { event->await(ticket); }));
   return ACL_SUCCESS;
@@ -155,11 +163,17 @@ SIM_API aclError aclrtSynchronizeEvent(aclrtEvent handle) {
     return refused;
   }
   uint64_t ticket;
+  double due;
   {
     std::lock_guard lock(event.mutex);
     ticket = event.recorded;
+    due = event.due;
   }
   event.await(ticket);
+  if (paced) {
+    sleep_until(due, INFINITY);
+    host_work(now(), card().sync);
+  }
   return take_error();
 }
 
@@ -169,7 +183,7 @@ SIM_API aclError aclrtQueryEventStatus(aclrtEvent handle, aclrtEventRecordedStat
     return refused;
   }
   std::lock_guard lock(event.mutex);
-  *status = event.completed >= event.recorded ? ACL_EVENT_RECORDED_STATUS_COMPLETE : ACL_EVENT_RECORDED_STATUS_NOT_READY;
+  *status = event.is_complete() ? ACL_EVENT_RECORDED_STATUS_COMPLETE : ACL_EVENT_RECORDED_STATUS_NOT_READY;
   return ACL_SUCCESS;
 }
 // A wait holds what it needs, so nothing outside has to know whether it is over.
@@ -192,7 +206,7 @@ static aclError timed(Event& event, double* time) {
     return refused;
   }
   std::lock_guard lock(event.mutex);
-  if (event.recorded == 0 || event.completed < event.recorded) {
+  if (event.recorded == 0 || !event.is_complete()) {
     return fail(ACL_ERROR_RT_EVENT_NOT_COMPLETE, "the event was not recorded, or its point is not reached yet");
   }
   *time = event.time;

@@ -23,9 +23,21 @@ class GroupTask final : public Task {
     std::lock_guard lock(mutex_);
     task_.swap(task);
   }
+  Accesses accesses() const override {
+    std::lock_guard lock(mutex_);
+    return task_->accesses();
+  }
+  double flops() const override {
+    std::lock_guard lock(mutex_);
+    return task_->flops();
+  }
+  double bytes() const override {
+    std::lock_guard lock(mutex_);
+    return task_->bytes();
+  }
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   TaskPtr task_;
 };
 
@@ -35,6 +47,9 @@ namespace {
 struct Grouped final : Task {
   explicit Grouped(std::shared_ptr<GroupTask> shared) : Task(shared->name), shared(std::move(shared)) {}
   void run() override { shared->run(); }
+  Accesses accesses() const override { return shared->accesses(); }
+  double flops() const override { return shared->flops(); }
+  double bytes() const override { return shared->bytes(); }
   std::shared_ptr<GroupTask> shared;
 };
 
@@ -186,13 +201,13 @@ aclError update_task(Stream* stream, TaskPtr task) {
         "the task group has " + std::to_string(group->tasks.size()) + " operators: the update launches more");
   }
   // In the order of the stream, as all its work.
-  stream->enqueue(make_marker("update", [slot = group->tasks[group->updated++], task = std::move(task)]() mutable {
+  stream->mark("update", [slot = group->tasks[group->updated++], task = std::move(task)]() mutable {
     slot->replace(std::move(task));
-  }));
+  });
   return ACL_SUCCESS;
 }
 
-bool Graph::uses_freed_memory() {
+void Graph::check_memory() {
   const uint64_t changes = memory_changes();
   if (changes != changes_seen_) {
     changes_seen_ = changes;
@@ -201,7 +216,8 @@ bool Graph::uses_freed_memory() {
       return std::any_of(lane.nodes.begin(), lane.nodes.end(), freed);
     });
   }
-  return freed_;
+  TORCH_CHECK(
+      !freed_, "the graph uses memory that was freed: keep its static inputs, and its pool, as long as you replay it");
 }
 
 void Graph::run_lane(Lane& lane, int stream, uint64_t enqueued) {
@@ -211,6 +227,9 @@ void Graph::run_lane(Lane& lane, int stream, uint64_t enqueued) {
     }
     switch (node.kind) {
       case Node::kernel:
+        if (paced && node.task->is_kernel()) {
+          break; // pace() has been here
+        }
         try {
           run_task(*node.task, stream, enqueued);
         } catch (const std::exception& e) {
@@ -243,9 +262,9 @@ void Graph::await(const std::atomic<bool>& reached) {
 
 void Graph::replay(Stream* stream, uint64_t enqueued) {
   std::lock_guard one_at_a_time(replay_mutex_);
-  TORCH_CHECK(
-      !uses_freed_memory(),
-      "the graph uses memory that was freed: keep its static inputs, and its pool, as long as you replay it");
+  if (!paced) {
+    check_memory();
+  }
   if (!reached_) {
     reached_ = std::make_unique<std::atomic<bool>[]>(joins_.size());
   }
@@ -253,16 +272,60 @@ void Graph::replay(Stream* stream, uint64_t enqueued) {
     reached_[j] = false;
   }
   for (size_t l = 1; l < lanes_.size(); ++l) {
-    Lane& lane = lanes_[l];
-    if (!lane.runs_on) {
-      lane.runs_on = make_stream();
-    }
-    lane.runs_on->enqueue(make_marker("lane", [this, &lane, enqueued] { run_lane(lane, lane.runs_on->id, enqueued); }));
+    const int stream_id = stream_of_lane(l, stream);
+    lanes_[l].runs_on->enqueue(
+        make_marker("lane", [this, l, stream_id, enqueued] { run_lane(lanes_[l], stream_id, enqueued); }));
   }
   run_lane(lanes_[0], stream->id, enqueued);
   for (size_t l = 1; l < lanes_.size(); ++l) {
     lanes_[l].runs_on->drain(-1);
   }
+}
+
+int Graph::stream_of_lane(size_t lane, Stream* origin) {
+  auto& runs_on = lanes_[lane].runs_on;
+  if (lane > 0 && !runs_on) {
+    runs_on = make_stream();
+  }
+  return lane > 0 ? runs_on->id : origin->id;
+}
+
+bool Graph::pace(Stream* stream) {
+  std::lock_guard one_at_a_time(replay_mutex_);
+  try {
+    check_memory();
+  } catch (const std::exception& e) {
+    put_error(std::string("replay: ") + describe(e));
+    return false;
+  }
+  bool more = false;
+  const double launched = now();
+  std::vector<double> reached(joins_.size(), -1), ready(lanes_.size(), std::max(stream->free_at.load(), free_at_.load()));
+  std::vector<size_t> next(lanes_.size());
+  // Each lane goes on until it waits for another. The capture has seen to it that they end.
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t l = 0; l < lanes_.size(); ++l) {
+      const int stream_id = stream_of_lane(l, stream);
+      for (auto& nodes = lanes_[l].nodes; next[l] < nodes.size(); ++next[l]) {
+        Node& node = nodes[next[l]];
+        if (node.kind == Node::record) {
+          reached[node.join] = ready[l];
+        } else if (node.kind == Node::kernel) {
+          more |= !node.task->is_kernel();
+          ready[l] = node.task->is_kernel() ? sim::pace(*node.task, stream_id, launched, ready[l]) : ready[l];
+        } else if (reached[node.join] < 0) {
+          break;
+        } else {
+          ready[l] = std::max(ready[l], reached[node.join]);
+        }
+        moved = true;
+      }
+    }
+  }
+  free_at_ = *std::max_element(ready.begin(), ready.end());
+  stream->free_at = free_at_.load();
+  return more;
 }
 
 std::string Graph::json() const {

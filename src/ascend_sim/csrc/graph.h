@@ -68,7 +68,9 @@ class Graph {
 
   // On the device thread of `stream`.
   void replay(Stream* stream, uint64_t enqueued);
-  bool running() const { return replays.load() > 0; }
+  // The same on the paced clock, at the launch: the kernels alone. Is there more to replay, host functions for one?
+  bool pace(Stream* stream);
+  bool running() const { return replays.load() > 0 || now() < free_at_; }
   // What aclmdlRIDebugJsonPrint writes: the tasks as a Chrome trace, with their order in the place of times.
   std::string json() const;
 
@@ -79,8 +81,9 @@ class Graph {
 
  private:
   aclError check_group(int lane, const char* task);
-  bool uses_freed_memory();
+  void check_memory();
   void run_lane(Lane& lane, int stream, uint64_t enqueued);
+  int stream_of_lane(size_t lane, Stream* origin);
   void await(const std::atomic<bool>& reached);
 
   std::vector<Lane> lanes_;
@@ -90,6 +93,7 @@ class Graph {
   aclError group_error_ = ACL_SUCCESS; // what interrupted a task group
 
   std::mutex replay_mutex_;                      // one replay at a time: all replays share the graph's memory
+  std::atomic<double> free_at_{0};               // on the paced clock: the end of the last replay
   std::unique_ptr<std::atomic<bool>[]> reached_; // of each join, in this replay
   uint64_t changes_seen_ = 0;                    // of memory, when it was last looked at, and
   bool freed_ = false;                           // what was found

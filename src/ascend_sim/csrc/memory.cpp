@@ -5,6 +5,7 @@
 #include "common.h"
 #include "graph.h"
 #include "stream.h"
+#include "unknown.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -49,12 +50,15 @@ bool is_inside(const Ranges& ranges, const void* pointer, size_t bytes = 1) {
 
 class Memory {
  public:
-  explicit Memory(size_t capacity) : capacity_(capacity) {
-    void* p = mmap(nullptr, capacity_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  // capacity: what may be allocated, in bytes; room: the same on the paced clock, which writes to little of it.
+  explicit Memory(size_t capacity, size_t room = 0) : capacity_(capacity), size_(std::max(capacity, room)) {
+    void* p = reserve(size_);
+    if (p == MAP_FAILED) { // a machine that promises no more than it has
+      p = reserve(size_ = capacity_);
+    }
     base_ = p == MAP_FAILED ? nullptr : static_cast<char*>(p);
     if (base_) {
-      free_[base_] = capacity_;
-      free_bytes_ = capacity_;
+      free_[base_] = size_;
     }
   }
 
@@ -62,6 +66,9 @@ class Memory {
     n = std::max(n, size_t(1));
     n = (n + page - 1) / page * page;
     std::lock_guard lock(mutex_);
+    if (n > total() - std::min(taken_, total())) {
+      return nullptr;
+    }
     for (auto it = free_.begin(); it != free_.end(); ++it) {
       if (it->second >= n) {
         char* p = it->first;
@@ -71,7 +78,7 @@ class Memory {
           free_[p + n] = rest;
         }
         live_[p] = n;
-        free_bytes_ -= n;
+        taken_ += n;
         ++changes;
         return p;
       }
@@ -88,7 +95,7 @@ class Memory {
     auto [p, n] = *it;
     live_.erase(it);
     madvise(p, n, MADV_DONTNEED);
-    free_bytes_ += n;
+    taken_ -= n;
     ++changes;
     auto next = free_.lower_bound(p);
     if (next != free_.end() && p + n == next->first) {
@@ -106,35 +113,49 @@ class Memory {
     return true;
   }
 
+  // Of a live allocation that begins there, else 0.
+  size_t size_of(void* p) {
+    std::lock_guard lock(mutex_);
+    const auto it = live_.find(static_cast<char*>(p));
+    return it == live_.end() ? 0 : it->second;
+  }
   bool contains(const void* p) {
     std::lock_guard lock(mutex_);
     return is_inside(live_, p);
   }
   bool is_free(const void* pointer, size_t bytes) {
-    auto* p = static_cast<const char*>(pointer);
-    if (p < base_ || p >= base_ + capacity_) {
+    if (!is_mine(pointer)) {
       return false;
     }
     std::lock_guard lock(mutex_);
-    return !is_inside(live_, p, bytes);
+    return !is_inside(live_, pointer, bytes);
+  }
+  bool is_mine(const void* pointer) const {
+    auto* p = static_cast<const char*>(pointer);
+    return p >= base_ && p < base_ + size_;
   }
 
-  size_t total() const { return capacity_; }
+  size_t total() const { return paced ? std::min(size_, static_cast<size_t>(card().memory)) : capacity_; }
   size_t available() {
     std::lock_guard lock(mutex_);
-    return free_bytes_;
+    return total() - std::min(taken_, total());
   }
 
  private:
+  static void* reserve(size_t n) {
+    return mmap(nullptr, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  }
+
   const size_t capacity_;
+  size_t size_;
   char* base_;
   std::mutex mutex_;
   Ranges free_, live_;
-  size_t free_bytes_ = 0;
+  size_t taken_ = 0;
 };
 
 Memory& memory() {
-  static auto* m = new Memory(capacity_from_environment());
+  static auto* m = new Memory(capacity_from_environment(), 128 * gib);
   return *m;
 }
 
@@ -146,6 +167,10 @@ Memory& pinned() {
 
 struct Copy final : Task {
   Copy(void* to, const void* from, size_t n) : Task("aclrtMemcpyAsync"), to(to), from(from), n(n) {}
+  Accesses accesses() const override {
+    return {{nullptr, const_cast<void*>(from), n, true, false}, {nullptr, to, n, false, true}};
+  }
+  double bytes() const override { return 2.0 * n; }
   void run() override { std::memcpy(to, from, n); }
   bool uses_freed_memory() const override { return is_freed(to, n) || is_freed(from, n); }
   void* to;
@@ -156,15 +181,26 @@ struct Set final : Task {
   Set(void* p, int value, size_t n) : Task("aclrtMemsetAsync"), p(p), value(value), n(n) {}
   void run() override { std::memset(p, value, n); }
   bool uses_freed_memory() const override { return is_freed(p, n); }
+  Accesses accesses() const override { return {{nullptr, p, n, false, true}}; }
+  double bytes() const override { return n; }
   void* p;
   int value;
   size_t n;
 };
 
+// Nobody reads on the host what was not computed.
+aclError check_known(const void* from, size_t n) {
+  const char* cause = any_unknown ? unknown_in(from, n) : nullptr;
+  return cause ? refuse_unknown("this value is not known", cause) : ACL_SUCCESS;
+}
+
 } // namespace
 
 uint64_t memory_changes() {
   return changes.load(std::memory_order_acquire);
+}
+bool is_device_memory(const void* pointer) {
+  return memory().is_mine(pointer);
 }
 bool is_freed(const void* pointer, size_t bytes) {
   return memory().is_free(pointer, bytes) || pinned().is_free(pointer, bytes);
@@ -179,6 +215,9 @@ SIM_API aclError aclrtMalloc(void** p, size_t n, aclrtMemMallocPolicy) {
     return fail_forked();
   }
   *p = memory().allocate(n);
+  if (*p && paced) {
+    mark_unknown(*p, n, "nothing was written there");
+  }
   return *p ? ACL_SUCCESS
             : fail(ACL_ERROR_RT_MEMORY_ALLOCATION, "out of device memory: " + std::to_string(n) + " bytes wanted, " +
                        std::to_string(memory().available()) + " of " + std::to_string(memory().total()) +
@@ -188,6 +227,10 @@ SIM_API aclError aclrtMallocAlign32(void** p, size_t n, aclrtMemMallocPolicy pol
   return aclrtMalloc(p, n, policy);
 }
 SIM_API aclError aclrtFree(void* p) {
+  const size_t n = memory().size_of(p);
+  if (any_unknown && n) {
+    mark_known(p, n);
+  }
   return !p || memory().release(p) ? ACL_SUCCESS : fail(ACL_ERROR_RT_MEMORY_FREE, "not an allocation of the device");
 }
 SIM_API aclError aclrtGetMemInfo(aclrtMemAttr, size_t* available, size_t* total) {
@@ -220,7 +263,11 @@ SIM_API aclError aclrtMemcpy(void* to, size_t room, const void* from, size_t n, 
   if (n > room) {
     return fail(ACL_ERROR_RT_PARAM_INVALID, "the copy is larger than its destination");
   }
+  if (const aclError refused = check_known(from, n)) {
+    return refused;
+  }
   std::memcpy(to, from, n);
+  mark_known(to, n);
   return ACL_SUCCESS;
 }
 SIM_API aclError aclrtMemset(void* p, size_t room, int32_t value, size_t n) {
@@ -231,6 +278,7 @@ SIM_API aclError aclrtMemset(void* p, size_t room, int32_t value, size_t n) {
     return fail(ACL_ERROR_RT_PARAM_INVALID, "the memset is larger than its destination");
   }
   std::memset(p, value, n);
+  mark_known(p, n);
   return ACL_SUCCESS;
 }
 
@@ -245,6 +293,11 @@ SIM_API aclError aclrtMemcpyAsync(
     return fail(
         ACL_ERROR_RT_STREAM_CAPTURED,
         "a copy from or to pageable host memory can't be captured: copy outside the capture, or use pinned memory");
+  }
+  if (!is_device_memory(to) && !stream_of(stream)->graph.load()) {
+    if (const aclError refused = check_known(from, n)) {
+      return refused;
+    }
   }
   return launch(stream, std::make_unique<Copy>(to, from, n));
 }

@@ -2,11 +2,13 @@
 #include "device.h"
 #include "graph.h"
 #include "trace.h"
+#include "unknown.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 
 namespace sim {
@@ -26,14 +28,25 @@ Streams& streams() {
 } // namespace
 
 void run_task(Task& task, int stream, uint64_t enqueued) {
-  if (!tracing.load(std::memory_order_relaxed) || !task.is_kernel()) {
+  if (!task.is_kernel()) {
     task.run();
     return;
   }
-  Span span{task.name, stream, enqueued, ticks(), 0};
-  task.run();
-  span.ended = ticks();
-  add_span(span);
+  const bool guarded = any_unknown.load(std::memory_order_relaxed);
+  if (guarded) {
+    check_inputs(task);
+  }
+  if (tracing.load(std::memory_order_relaxed)) {
+    Span span{task.name, stream, enqueued, ticks(), 0};
+    task.run();
+    span.ended = ticks();
+    add_span(span);
+  } else {
+    task.run();
+  }
+  if (guarded) {
+    mark_outputs_known(task);
+  }
 }
 
 Stream::~Stream() {
@@ -79,6 +92,10 @@ void Stream::start() {
 }
 
 void Stream::enqueue(TaskPtr task) {
+  if (paced && task->is_kernel()) {
+    free_at = pace(*task, id, now(), free_at);
+    return;
+  }
   if (tracing.load(std::memory_order_relaxed)) {
     task->enqueued = ticks();
   }
@@ -101,7 +118,7 @@ void Stream::enqueue(TaskPtr task) {
 void Stream::loop() {
   std::vector<TaskPtr> batch;
   for (;;) {
-    spin([&] { return !idle(); });
+    spin([&] { return !has_run(); });
     {
       std::unique_lock lock(mutex_);
       if (queue_.empty() && !stop_) {
@@ -122,7 +139,7 @@ void Stream::loop() {
       done_.fetch_add(1, std::memory_order_release);
     }
     batch.clear();
-    if (idle()) {
+    if (has_run()) {
       std::lock_guard lock(mutex_);
       finished_.notify_all();
     }
@@ -142,19 +159,24 @@ aclError Stream::drain(int timeout_ms) {
     return fail_forked();
   }
   const uint64_t target = enqueued_.load(std::memory_order_acquire);
-  auto done = [&] { return done_.load(std::memory_order_acquire) >= target; };
-  if (!spin(done)) {
+  const double until = timeout_ms < 0 ? INFINITY : now() + timeout_ms * 1e-3, free = free_at;
+  const auto done = [&] { return done_.load(std::memory_order_acquire) >= target; };
+  bool in_time = true;
+  if (!done() && !spin(done)) {
     std::unique_lock lock(mutex_);
     // The device thread notifies when it runs dry; others may keep it busy, so look again now and then.
-    const double until = timeout_ms < 0 ? 0 : now() + timeout_ms * 1e-3;
-    while (!done()) {
+    while (!done() && in_time) {
       finished_.wait_for(lock, std::chrono::milliseconds(2));
-      if (until > 0 && now() > until) {
-        return fail(ACL_ERROR_RT_STREAM_SYNC_TIMEOUT, "stream " + std::to_string(id) + " did not finish in time");
-      }
+      in_time = now() <= until;
     }
   }
-  return ACL_SUCCESS;
+  if (in_time && sleep_until(free, until)) {
+    if (paced) {
+      host_work(now(), card().sync);
+    }
+    return ACL_SUCCESS;
+  }
+  return fail(ACL_ERROR_RT_STREAM_SYNC_TIMEOUT, "stream " + std::to_string(id) + " did not finish in time");
 }
 
 static std::mutex error_mutex;
@@ -246,7 +268,17 @@ aclError launch(aclrtStream handle, TaskPtr task) {
       return update_task(stream, std::move(task));
     }
   }
+  if (paced && task->sizes_an_output()) {
+    if (const char* cause = unknown_input(task->accesses())) {
+      return refuse_unknown(std::string(task->name) + " gives an output whose size depends on values", cause);
+    }
+  }
+  const double begun = now();
+  const bool is_operator = paced && task->is_kernel();
   stream->enqueue(std::move(task));
+  if (is_operator) {
+    host_work(begun, card().launch);
+  }
   return ACL_SUCCESS;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common.h"
+#include "pace.h"
 #include "task.h"
 
 #include <atomic>
@@ -24,9 +25,12 @@ class Stream {
 
   // Put a task at the end of the queue. While the stream captures, callers go through launch() below.
   void enqueue(TaskPtr task);
+  // Do something that is no kernel at this point of the queue. The paced clock has no queue of kernels, so mostly at once.
+  template <class F>
+  void mark(const char* name, F f);
   // Wait until all that was enqueued has run.
   aclError drain(int timeout_ms);
-  bool idle() const { return done_.load(std::memory_order_acquire) == enqueued_.load(std::memory_order_acquire); }
+  bool idle() const { return has_run() && now() >= free_at.load(); }
   // Forget what has not started, finish what has, and end the thread.
   void stop();
 
@@ -36,9 +40,12 @@ class Stream {
   int lane = 0;
   // The task group that its launches update, or null; guarded likewise.
   std::atomic<bool> updating{false};
+  // On the paced clock: when all that was launched will have run.
+  std::atomic<double> free_at{0};
   std::shared_ptr<TaskGroup> update;
 
  private:
+  bool has_run() const { return done_.load(std::memory_order_acquire) == enqueued_.load(std::memory_order_acquire); }
   void start();
   void loop();
   void run(Task& task);
@@ -51,6 +58,15 @@ class Stream {
   bool stop_ = false;
   std::thread thread_;
 };
+
+template <class F>
+void Stream::mark(const char* name, F f) {
+  if (paced && has_run()) {
+    f();
+  } else {
+    enqueue(make_marker(name, std::move(f)));
+  }
+}
 
 // The stream behind a handle. A null handle is the device's implicit default stream.
 Stream* stream_of(aclrtStream handle);

@@ -33,6 +33,9 @@ struct Task {
   // convolutions (a multiplication with its addition is two).
   virtual Accesses accesses() const { return {}; }
   virtual double flops() const { return 0; }
+  virtual double bytes() const { return 0; } // read plus written
+  // Does the size of an output depend on values? Then it can't be skipped.
+  virtual bool sizes_an_output() const { return false; }
 
   const char* const name; // a string literal
   uint64_t enqueued = 0; // in ticks(), while a trace runs

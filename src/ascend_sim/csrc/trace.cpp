@@ -21,6 +21,11 @@ std::vector<Span>& spans() {
   return *all;
 }
 
+std::vector<PacedSpan>& paced_spans() {
+  static auto* all = new std::vector<PacedSpan>;
+  return *all;
+}
+
 // Both clocks at once, when the trace began and when it ended.
 struct Instant {
   uint64_t ticks = 0;
@@ -56,6 +61,10 @@ void add_span(const Span& span) {
   std::lock_guard lock(mutex);
   spans().push_back(span);
 }
+void add_span(const PacedSpan& span) {
+  std::lock_guard lock(mutex);
+  paced_spans().push_back(span);
+}
 
 } // namespace sim
 
@@ -64,6 +73,7 @@ SIM_API void ascend_sim_trace(int on) {
   std::lock_guard lock(sim::mutex);
   if (on) {
     sim::spans().clear();
+    sim::paced_spans().clear();
     sim::spans().reserve(1 << 14);
     sim::began = sim::instant();
   } else {
@@ -72,13 +82,15 @@ SIM_API void ascend_sim_trace(int on) {
   sim::tracing.store(on != 0, std::memory_order_relaxed);
 }
 
-// Copy up to `capacity` spans of the last trace to `out`; return how many there are.
-SIM_API size_t ascend_sim_spans(sim::SpanOf<double>* out, size_t capacity) {
+// Copy up to `capacity` spans of the last trace to `out`; return how many there are. Those of the computing clock have
+// roof -1: it does not ask a kernel for its work.
+SIM_API size_t ascend_sim_spans(sim::PacedSpan* out, size_t capacity) {
   std::lock_guard lock(sim::mutex);
-  const auto& spans = sim::spans();
-  std::transform(spans.begin(), spans.begin() + std::min(capacity, spans.size()), out, [](const sim::Span& s) {
-    return sim::SpanOf<double>{
-        s.name, s.stream, sim::seconds_at(s.enqueued), sim::seconds_at(s.started), sim::seconds_at(s.ended)};
-  });
-  return spans.size();
+  std::vector<sim::PacedSpan> all = sim::paced_spans();
+  for (const sim::Span& s : sim::spans()) {
+    all.push_back({{s.name, s.stream, sim::seconds_at(s.enqueued), sim::seconds_at(s.started), sim::seconds_at(s.ended)},
+                   0, 0, -1, true});
+  }
+  std::copy_n(all.begin(), std::min(capacity, all.size()), out);
+  return all.size();
 }

@@ -20,7 +20,14 @@ struct SpanOf {
   Time enqueued, started, ended;
 };
 using Span = SpanOf<uint64_t>;
-
 void add_span(const Span& span);
+
+// The paced clock knows more of a kernel.
+struct PacedSpan : SpanOf<double> {
+  double flops, bytes;
+  int roof; // enum Roof of pace.h
+  bool computed;
+};
+void add_span(const PacedSpan& span);
 
 } // namespace sim

@@ -1,0 +1,123 @@
+#include "pace.h"
+#include "memory.h"
+#include "stream.h"
+#include "tensor.h"
+#include "trace.h"
+#include "unknown.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <algorithm>
+#include <ctime>
+
+namespace sim {
+
+std::atomic<bool> paced{false};
+
+static Card the_card;
+const Card& card() {
+  return the_card;
+}
+
+namespace {
+
+// What a small kernel may touch and compute: more would take the host longer than launching it.
+constexpr double small_bytes = 1 << 20, small_flops = 1e6;
+
+Roof roof_of(const Accesses& accesses) {
+  for (const Access& access : accesses) {
+    if (!access.tensor) {
+      if (!is_device_memory(access.data)) {
+        return link;
+      }
+    } else if (access.tensor->type == at::kHalf || access.tensor->type == at::kBFloat16) {
+      return float16;
+    } else if (access.tensor->type == at::kChar) {
+      return int8;
+    } else if (at::isFloatingType(access.tensor->type)) {
+      return float32;
+    }
+  }
+  return float32;
+}
+
+double seconds(double flops, double bytes, Roof roof) {
+  const Card& c = the_card;
+  if (roof == link) {
+    return std::max(c.copy, bytes / 2 / c.link); // each byte is read and written
+  }
+  const double peak = roof == float16 ? c.float16 : roof == int8 ? c.int8 : c.float32;
+  return std::max({c.kernel, flops / peak, bytes / c.bandwidth});
+}
+
+// As on a device thread, whatever modes this thread is in.
+struct PlainCpu : c10::impl::ForceDispatchKeyGuard {
+  PlainCpu()
+      : ForceDispatchKeyGuard(
+            c10::default_included_set, c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView) {}
+};
+
+void compute(Task& task) {
+  try {
+    PlainCpu guard;
+    task.run();
+  } catch (const std::exception& e) {
+    put_error(std::string(task.name) + ": " + describe(e));
+  }
+}
+
+} // namespace
+
+double pace(Task& task, int stream, double enqueued, double ready) {
+  const Accesses accesses = task.accesses();
+  const double flops = task.flops(), bytes = task.bytes();
+  const Roof roof = roof_of(accesses);
+  const double started = std::max(enqueued, ready), ended = started + seconds(flops, bytes, roof);
+  const char* cause = unknown_input(accesses);
+  // A copy from the host costs what it costs on the host as well, and its bytes are known.
+  const bool small = bytes <= small_bytes && flops <= small_flops;
+  const bool computed = !cause && (small || roof == link || task.sizes_an_output());
+  if (computed) {
+    compute(task);
+  } else if (roof == link) { // in a graph; a single copy is refused before
+    put_error(std::string(task.name) + " in a replay: what it copies to the host was not computed (" + cause + ")");
+    return ended;
+  }
+  for (const Access& access : accesses) {
+    if (access.writes) {
+      mark(access, computed ? nullptr : task.name);
+    }
+  }
+  if (tracing.load(std::memory_order_relaxed)) {
+    add_span({{task.name, stream, enqueued, started, ended}, flops, bytes, roof, computed});
+  }
+  return ended;
+}
+
+bool sleep_until(double time, double latest) {
+  const double until = std::min(time, latest);
+  constexpr double wake_up = 100e-6; // so late a sleeper may be
+  for (double left; (left = until - now()) > 0 && !stopping;) {
+    if (left > wake_up) {
+      const double nap = std::min(left - wake_up, 0.02); // to see the end of the process
+      const timespec t{0, static_cast<long>(nap * 1e9)};
+      nanosleep(&t, nullptr);
+    }
+  }
+  return time <= latest;
+}
+
+void host_work(double start, double seconds) {
+  while (now() < start + seconds) {
+  }
+}
+
+} // namespace sim
+
+// Choose the clock, for a device that has nothing to do: null for the one that computes.
+SIM_API void ascend_sim_set_clock(const sim::Card* card) {
+  sim::paced = false;
+  if (card) {
+    sim::the_card = *card;
+    sim::paced = true;
+  }
+}
