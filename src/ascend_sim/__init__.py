@@ -5,10 +5,10 @@ because torch imports torch_npu by itself. Where a real CANN loads, it does noth
 """
 
 from .build import LoadError
-from .clock import Card, CardError, fit, paced, work
+from .pacing import Card, CardError, clock, fit, paced, work
 from .loading import Device, load, operators
 from .tracing import Span, trace
 
 __all__ = [
-    "Card", "CardError", "Device", "LoadError", "Span", "fit", "load", "operators", "paced", "trace", "work",
+    "Card", "CardError", "Device", "LoadError", "Span", "clock", "fit", "load", "operators", "paced", "trace", "work",
 ]  # fmt: skip

@@ -20,8 +20,9 @@ const Card& card() {
 
 namespace {
 
-// What a small kernel may touch and compute: more would take the host longer than launching it.
-constexpr double small_bytes = 1 << 20, small_flops = 1e6;
+// What a small kernel may touch: more would take the host longer than launching it. A product of matrices is none: no
+// control flow needs one, and so the activations of a model are unknown from its first on.
+constexpr double small_bytes = 1 << 20;
 
 Roof roof_of(const Accesses& accesses) {
   for (const Access& access : accesses) {
@@ -74,7 +75,7 @@ double pace(Task& task, int stream, double enqueued, double ready) {
   const double started = std::max(enqueued, ready), ended = started + seconds(flops, bytes, roof);
   const char* cause = unknown_input(accesses);
   // A copy from the host costs what it costs on the host as well, and its bytes are known.
-  const bool small = bytes <= small_bytes && flops <= small_flops;
+  const bool small = bytes <= small_bytes && flops == 0;
   const bool computed = !cause && (small || roof == link || task.sizes_an_output());
   if (computed) {
     compute(task);

@@ -13,7 +13,7 @@
 
 namespace sim {
 
-// Times in seconds, rates per second. The Python side has the sources: profiles/*.json.
+// Times in seconds, rates per second. pacing.py has their meaning and profiles/*.json the sources.
 struct Card {
   double kernel;           // the shortest kernel, with the gap to the next
   double bandwidth;        // bytes of the card's memory

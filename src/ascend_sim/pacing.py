@@ -154,20 +154,36 @@ def paced(card: Card | str | Path = "ascend_910b2") -> Iterator[Card]:
     """
     import torch
 
+    global _running
     library = simulated("to pace")
     card = card if isinstance(card, Card) else Card.load(card)
-    values = _CCard(*(getattr(card, key).value * _SCALE[unit] for key, unit in CONSTANTS.items()))
+    before = _running
     torch.npu.synchronize()
     torch.npu.empty_cache()  # what is allocated inside begins as unknown
-    library.ascend_sim_set_clock(ctypes.byref(values))
+    _running = card
+    library.ascend_sim_set_clock(_c_card(card))
     try:
         yield card
     finally:
         try:
             torch.npu.synchronize()
         finally:
-            library.ascend_sim_set_clock(None)
+            _running = before
+            library.ascend_sim_set_clock(before and _c_card(before))
             torch.npu.empty_cache()
+
+
+_running: Card | None = None  # of the paced clock that runs
+
+
+def clock() -> str:
+    """The clock that runs: "cpu" or "paced"."""
+    return "paced" if _running else "cpu"
+
+
+def _c_card(card: Card):
+    values = (getattr(card, key).value * _SCALE[unit] for key, unit in CONSTANTS.items())
+    return ctypes.byref(_CCard(*values))
 
 
 def work(fn: Callable[[], object], card: Card | str | Path = "ascend_910b2") -> list[Span]:
