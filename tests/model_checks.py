@@ -63,12 +63,12 @@ def waits_that_torch_npu_sees(model, inputs, capfd) -> int:
     return capfd.readouterr().err.count("called a synchronizing NPU operation")
 
 
-def refused(fn, *inputs) -> tuple[set[int], str]:
-    """The error codes with which a capture of ``fn`` is refused, and the line of the model that caused it."""
+def refused(fn, *inputs, within: Path = Path(helpers.__file__).parent / "models") -> tuple[set[int], str]:
+    """The error codes with which a capture of ``fn`` is refused, and the line of code ``within`` that caused it."""
     with pytest.raises(CaptureError) as caught:
         helpers.capture(fn, *inputs)
     error = caught.value.__cause__
     while error.__context__ is not None:  # capture_end fails as well: the first error is the cause
         error = error.__context__
-    lines = [f.line for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).parent.name == "models"]
+    lines = [f.line for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(within)]
     return {int(code) for code in re.findall(r"error code is (\d{6})", str(error))}, lines[-1]

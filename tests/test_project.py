@@ -66,7 +66,7 @@ def test_environment_has_only_known_keys():
 
 def test_environment_agrees_with_pyproject():
     conda = conda_requirements()
-    wanted = toml_list("dependencies") + toml_list("npu") + toml_list("test")
+    wanted = toml_list("dependencies") + toml_list("npu") + toml_list("test") + toml_list("real")
     for need in wanted:
         assert need.name in conda, f"environment.yml lacks {need.name}"
         assert conda[need.name].specifier == need.specifier, need.name
@@ -91,14 +91,15 @@ def test_environment_names_what_the_course_is_about():
 
 def test_torch_is_only_in_the_extra():
     """A vendor image has its own torch, which must not be installed again."""
-    assert not {"torch", "torch_npu"} & {need.name for need in toml_list("dependencies") + toml_list("test")}
+    always = toml_list("dependencies") + toml_list("test") + toml_list("real")
+    assert not {"torch", "torch_npu"} & {need.name for need in always}
     torch, torch_npu = toml_list("npu")
     assert torch.specifier == torch_npu.specifier and str(torch.specifier).startswith("==")
     assert torch_npu.marker and not torch.marker
 
 
 def test_what_is_installed_fits():
-    for need in toml_list("dependencies") + toml_list("test"):
+    for need in toml_list("dependencies") + toml_list("test") + toml_list("real"):
         assert Version(importlib.metadata.version(need.name)) in need.specifier, need
     # The pins of the extra hold where the extra was installed; a vendor image brings its own pair.
     asked = next(

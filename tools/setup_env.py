@@ -230,7 +230,7 @@ def main():
             print(f"setup: {pair} and CANN are here already and stay as they are")
             pins = VENV / "constraints.txt"
             pins.write_text("".join(f"{name}=={version}\n" for name, version in own.items()))
-            pip.install("installing Jupyter and the course", ["-c", str(pins), "-e", ".[test]"])
+            pip.install("installing Jupyter and the course", ["-c", str(pins), "-e", ".[test,real]"])
             # The system's kernel specification would start the system's Python, which does not know this course.
             kernel = [pip.python, "-m", "ipykernel", "install", "--sys-prefix"]
             if subprocess.call(kernel, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
@@ -249,7 +249,7 @@ def main():
                     "For the small CPU build: make ... TORCH_INDEX=<address of PyTorch's CPU wheel index>"
                 )
             extra = ["--extra-index-url", index] if index else []
-            pip.install("installing torch, torch_npu, Jupyter and the course", [*extra, "-e", ".[npu,test]"])
+            pip.install("installing torch, torch_npu, Jupyter and the course", [*extra, "-e", ".[npu,test,real]"])
         quiet_lab()
         stamp.write_text(key)
 

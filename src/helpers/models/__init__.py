@@ -2,7 +2,8 @@
 
 Each is plain torch, of any size; the first three have the names of the published checkpoints, which ``load(model,
 path)`` reads. ``model.inputs(batch, ...)`` makes inputs. molecules.py holds GenMol's tokens, sampling and a trained
-model; attention.py, tokens.py and weights.py hold what models share.
+model; attention.py, tokens.py and weights.py hold what models share. aurora_patches.py is about Aurora itself, and
+needs its package.
 """
 
 from .aurora import AuroraStandIn, aurora_stand_in, clock_numbers

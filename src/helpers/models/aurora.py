@@ -419,7 +419,9 @@ class AuroraStandIn(nn.Module):
         if isinstance(time, torch.Tensor) == self.guards:
             raise TypeError("time is a tuple of dates with guards, and a tensor without")
         # Each step makes a new batch, and each new batch checks its grid.
-        batch = Batch(*self._normalised(surface, static, air), lat, lon, time, self.guards)
+        batch = Batch(surface, static, air, lat, lon, time, self.guards)
+        # Not a new one: the package keeps the grid here, and does not check it again.
+        batch.surface, batch.static, batch.air = self._normalised(surface, static, air)
         batch = batch.crop(self.patch)
         batch = batch.map(lambda x: x.to(self.encoder.surf_level_encoding.device))
         # Python numbers in a kernel again, as in the package. These never change, so a capture may keep them.
