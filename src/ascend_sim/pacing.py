@@ -92,20 +92,23 @@ class Card:
 
     def fast(self) -> "Card":
         """The fastest device that the ranges allow: short kernels, high rates. The host's part stays as it is."""
-        return self._at_end(fast=True)
+        return self._at_end(True, _DEVICE)
 
     def slow(self) -> "Card":
         """The slowest device that the ranges allow."""
-        return self._at_end(fast=False)
+        return self._at_end(False, _DEVICE)
 
-    def _at_end(self, fast: bool) -> "Card":
+    def corners(self) -> list["Card"]:
+        """The fastest and the slowest device, each with the fastest and the slowest host: what a band is made of."""
+        return [device._at_end(fast, _HOST) for device in (self.fast(), self.slow()) for fast in (True, False)]
+
+    def _at_end(self, fast: bool, keys: Sequence[str]) -> "Card":
         changes = {}
-        for key, unit in CONSTANTS.items():
-            if key not in _HOST and key != "memory_gib":
-                c = getattr(self, key)
-                value = c.high if unit.endswith("/s") == fast else c.low
-                changes[key] = Constant(value, value, value, c.source)
-        return dataclasses.replace(self, name=f"{self.name}, {'fastest' if fast else 'slowest'}", **changes)
+        for key in keys:
+            c = getattr(self, key)
+            value = c.high if CONSTANTS[key].endswith("/s") == fast else c.low
+            changes[key] = dataclasses.replace(c, value=value, low=value, high=value)
+        return dataclasses.replace(self, **changes)
 
     def seconds(self, work: Sequence[Span]) -> float:
         """The device's time for kernels that a trace on the paced clock has seen, at this card's constants."""
@@ -137,6 +140,7 @@ CONSTANTS = {
     "sync_us": "us",  # from the end of what the host waits for until it goes on
     "memory_gib": "GiB",
 }
+_DEVICE = ("kernel_us", "bandwidth_gb_s", "link_gb_s", "copy_us", "float32_tflop_s", "float16_tflop_s", "int8_tflop_s")
 _HOST = ("plan_us", "launch_us", "replay_us", "sync_us")
 _SCALE = {"us": 1e-6, "GB/s": 1e9, "TFLOP/s": 1e12, "GiB": 1 << 30}
 

@@ -1,4 +1,7 @@
-"""``python -m helpers doctor | run MODEL | compare MODEL``. Exit code 0: fine, 1: a check failed, 2: bad usage."""
+"""``python -m helpers doctor | run MODEL | compare [MODEL]``. Exit code 0: fine, 1: a check failed, 2: bad usage.
+
+compare without a model runs the article's table: four models and their levers, modelled at full size, measured small.
+"""
 
 import argparse
 import os
@@ -15,6 +18,8 @@ from . import device
 
 # The models, and how many layers each has by default: as many as the original.
 LAYERS = {"genmol": 12, "nucleotide-transformer": 24, "climax": 8, "aurora-stand-in": 8}
+SIZES = {"batch": 1, "width": 64, "tokens": 16}
+CARD = "ascend_910b2"
 NOISY = 0.2  # a spread of the runs above this says more about the machine than about the model
 
 
@@ -22,15 +27,30 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m helpers", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="what is on this machine, one line per fact")
-    for name, text in (("run", "time a model, three runs"), ("compare", "eager x3, replay x3, and are they equal")):
+    for name, text in (
+        ("run", "time a model, three runs"),
+        ("compare", "eager x3, replay x3, and are they equal; with levers: before and after; no model: the table"),
+    ):
         command = commands.add_parser(name, help=text)
-        command.add_argument("model", metavar="MODEL", choices=LAYERS, help=f"one of: {', '.join(LAYERS)}")
-        for option, default in (("--batch", 1), ("--width", 64), ("--tokens", 16)):
-            command.add_argument(option, type=_positive, default=default, metavar="N", help=f"default {default}")
+        several = dict(nargs="?") if name == "compare" else {}
+        command.add_argument("model", metavar="MODEL", choices=LAYERS, help=f"one of: {', '.join(LAYERS)}", **several)
+        for option, default in SIZES.items():
+            command.add_argument(f"--{option}", type=_positive, metavar="N", help=f"default {default}")
         command.add_argument("--layers", type=_positive, metavar="N", help="default: as many as the original has")
         command.add_argument("--json", type=Path, metavar="FILE", help="merge the records into this results file")
         if name == "run":
             command.add_argument("--use-graph", action="store_true", help="capture the model and time its replay")
+        else:
+            command.add_argument(
+                "--lever", action="append", dest="levers", metavar="LEVER",
+                help="graph, task-queue, task-queue-2, no-waits, fused-gelu or batch; may be repeated",
+            )  # fmt: skip
+            command.add_argument(
+                "--modelled", action="store_true", help="with levers: at full size on the paced clock, not computed"
+            )
+            command.add_argument(
+                "--card", default=CARD, metavar="CARD", help=f"profile for the paced clock, a name or a file: {CARD}"
+            )
     args = parser.parse_args(argv)
     if args.command == "doctor":
         return doctor()
@@ -41,7 +61,15 @@ def main(argv: list[str] | None = None) -> int:
     from .bench import ResultsError
     from .capture import CaptureError
 
-    args.layers = args.layers or LAYERS[args.model]
+    if args.command == "compare" and (args.levers or not args.model):
+        try:
+            return _compare_levers(args)
+        except ascend_sim.CardError as error:
+            parser.error(str(error))
+    if args.command == "compare" and args.modelled:
+        parser.error("--modelled needs a --lever, or no model")
+    for option, default in (SIZES | {"layers": LAYERS[args.model]}).items():
+        setattr(args, option, getattr(args, option) or default)
     try:
         model, shape, inputs = _workload(args)
         inputs(seed=0)
@@ -79,6 +107,33 @@ def _workload(args):
     else:
         model = models.aurora_stand_in(args.width, [args.layers] * 3, size=size, levels=(100, 500, 850), guards=False)
     return model, shape | {"rows": rows, "columns": columns}, partial(model.inputs, args.batch)
+
+
+def _compare_levers(args) -> int:
+    from . import levers
+    from .bench import ResultsError, add_results, load_results
+
+    try:
+        if args.json and args.json.exists():
+            load_results(args.json)
+        print(device.activate(verbose=False))
+        if not args.model:
+            modelled, measured = (levers.gains(full=full, card=args.card) for full in (True, False))
+            print("\n" + levers.table(modelled, measured))
+            found = modelled + measured
+        else:
+            case = levers.Case(args.model, tuple(args.levers), levers.Setting(batch=args.batch or 1))
+            sizes = {name: getattr(args, name) for name in ("width", "tokens", "layers") if getattr(args, name)}
+            found = levers.gains([case], full=args.modelled, card=args.card, **sizes)
+            print(*found, sep="\n")
+        if args.json:
+            add_results(args.json, [record for gain in found for record in gain.records()])
+            print(f"wrote       {args.json}")
+    except (device.DeviceError, ascend_sim.LoadError, ResultsError, levers.LeverError, OSError, ValueError) as error:
+        if isinstance(error, ascend_sim.CardError):
+            raise
+        return _fail(error)
+    return 0
 
 
 def _time(args, model, shape, make_inputs) -> int:

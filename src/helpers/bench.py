@@ -273,6 +273,7 @@ _NUMBER = (int, float)
 _FIELDS: dict[str, tuple] = {  # key: allowed types, or allowed values
     "model": (str,),
     "mode": ("eager", "graph"),
+    "levers": (str, type(None)),
     "device": ("ascend", "simulated"),
     "clock": ("cpu", "paced", "hardware"),
     "tqe": (0, 1, 2),
@@ -289,7 +290,8 @@ _FIELDS: dict[str, tuple] = {  # key: allowed types, or allowed values
     "cann": (str,),
     "date": (str,),
 }
-_SAME = ("model", "mode", "device", "clock", "tqe", "batch", "shape")  # a newer record with these replaces the older
+# A newer record that has these in common with an older one replaces it.
+_SAME = ("model", "mode", "levers", "device", "clock", "tqe", "batch", "shape")
 
 
 def record(
@@ -298,20 +300,28 @@ def record(
     mode: str,
     batch: int,
     shape: dict[str, int],
-    measurement: Measurement,
+    measurement: Measurement,  # or what else has runs_ms and median_ms
     kernels: int | None = None,
     speedup: float | None = None,
     cosine: float | None = None,
     max_abs: float | None = None,
+    levers: str | None = None,
+    tqe: int | None = None,
+    clock: str | None = None,
 ) -> dict:
-    """One measurement as results.json keeps it. shape: sizes by name, such as {"width": 64, "tokens": 16}."""
+    """One measurement as results.json keeps it. shape: sizes by name, such as {"width": 64, "tokens": 16}.
+
+    levers: what was changed against the published form ("" for nothing), None for a plain comparison of eager and
+    replay. tqe, clock: those of the process that measured, by default this one's.
+    """
     here = device.activate(threads=None, verbose=False)
     return {
         "model": model,
         "mode": mode,
+        "levers": levers,
         "device": here.kind,
-        "clock": here.clock,
-        "tqe": device.task_queue(),
+        "clock": clock or here.clock,
+        "tqe": device.task_queue() if tqe is None else tqe,
         "batch": batch,
         "shape": shape,
         "kernels": kernels,

@@ -5,15 +5,17 @@ fixed when torch_npu starts in most versions. A full-size model runs on the pace
 a small one on the device that is there, where its outputs can be compared.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import ascend_sim
@@ -21,9 +23,11 @@ import ascend_sim
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from . import bench, device, models
 from .capture import capture
+from .models import aurora
 
 
 @dataclass(frozen=True)
@@ -39,17 +43,19 @@ class Setting:
     @property
     def name(self) -> str:
         """The levers that were pulled, joined by "+"; "" for none."""
-        pulled = (self.graph, self.tqe == 1, self.tqe == 2, not self.waits, self.fused_gelu)
-        return "+".join(name for name, on in zip(LEVERS, pulled, strict=True) if on)
+        published = Setting(batch=self.batch)
+        changes = {name: change for name, (_, change) in LEVERS.items() if replace(published, **change) != published}
+        return "+".join(n for n, change in changes.items() if replace(self, **change) == self and n != "batch")
 
 
-# Name: what it is, and the setting after it.
+# Name: what it is, and what it changes in a setting.
 LEVERS: dict[str, tuple[str, dict]] = {
     "graph": ("capture the forward pass and replay it", {"graph": True}),
     "task-queue": ("TASK_QUEUE_ENABLE=1: a second thread launches", {"tqe": 1}),
     "task-queue-2": ("TASK_QUEUE_ENABLE=2: it plans, too; eager only", {"tqe": 2}),
     "no-waits": ("remove the places at which the host waits for the device", {"waits": False}),
     "fused-gelu": ("npu_gelu, one kernel, in the place of five", {"fused_gelu": True}),
+    "batch": ("eight times the batch; the speed-up is that of a sample", {"batch": 8}),
 }
 
 
@@ -101,7 +107,7 @@ WORKLOADS = {
             width,
             (6, 10, 8) if layers == 24 else [layers // 3] * 3,
             size=(rows, columns),
-            levels=models.LEVELS[:: -(-len(models.LEVELS) // levels)],
+            levels=aurora.LEVELS[:: -(-len(aurora.LEVELS) // levels)],
             guards=setting.waits,
         ),
         _field_inputs,
@@ -117,5 +123,308 @@ def pull(levers: Sequence[str], setting: Setting) -> Setting:
     for lever in levers:
         if lever not in LEVERS:
             raise ValueError(f"no lever {lever!r}; there are {', '.join(LEVERS)}")
-        setting = replace(setting, **LEVERS[lever][1])
+        changes = dict(LEVERS[lever][1])
+        if lever == "batch":
+            changes["batch"] *= setting.batch
+        setting = replace(setting, **changes)
     return setting
+
+
+# ---- one setting, in this process
+
+
+class HostWaits(TorchDispatchMode):
+    """Counts where a value on the device becomes one of Python, gives a shape, or moves to the CPU: the host waits."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        source = {"_to_copy": 0, "copy_": 1}.get(name)
+        to_host = source is not None and (args[source].device.type, out.device.type) == ("npu", "cpu")
+        self.count += to_host or name in ("_local_scalar_dense", "nonzero")
+        return out
+
+
+@dataclass(frozen=True)
+class Run:
+    """A workload in one setting: times of a call, and what the device did in it."""
+
+    runs_ms: tuple[float, ...]
+    repeats: int  # calls per run
+    kernels: int | None  # None on an Ascend
+    kernels_ms: float | None  # sum of their times
+    waits: int
+    corners_ms: tuple[float, ...] = ()  # paced: the times with the card's constants at the ends of their ranges
+
+    @property
+    def median_ms(self) -> float:
+        return statistics.median(self.runs_ms)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one process measures. card: a profile's name or file, for the paced clock; "": the device that is there."""
+
+    model: str
+    setting: Setting
+    shape: tuple[tuple[str, int], ...]
+    card: str = ""
+
+    def run(self, outputs: Path, seconds: float) -> Run:
+        """Time it in this process. Outputs of a device that computes go to a file, from the CPU.
+
+        Raises CaptureError where a replay is asked for and the model can't be captured.
+        """
+        if device.task_queue() != self.setting.tqe:
+            raise ValueError(f"this process runs at TASK_QUEUE_ENABLE={device.task_queue()}, not {self.setting.tqe}")
+        card = ascend_sim.Card.load(self.card) if self.card else None
+        with ascend_sim.paced(card) if card else contextlib.nullcontext(), torch.no_grad():
+            fn, produced = self._prepare()
+            with HostWaits() as waits:
+                fn()
+            measured = bench.measure(fn, warmup=1 if card else 5, seconds=seconds)
+            kernels, kernels_ms = bench.kernel_times(fn, runs=1 if card else 10)
+            corners = [_once_ms(fn, corner) for corner in card.corners()] if card else ()
+            if not card:
+                torch.save([x.cpu() for x in tree_leaves(produced())], outputs)
+        return Run(measured.runs_ms, measured.repeats, kernels, kernels_ms, waits.count, tuple(corners))
+
+    def _prepare(self) -> tuple[Callable[[], object], Callable[[], object]]:
+        """A call of the model, and a function that gives its outputs."""
+        workload, shape = WORKLOADS[self.model], dict(self.shape)
+        if self.card:
+            with torch.device("npu"):  # born there: nobody draws and copies a billion weights that nobody reads
+                net = workload.make(self.setting, **shape)
+        else:
+            net = workload.make(self.setting, **shape).to("npu")
+        inputs = workload.inputs(net, self.setting.batch, **shape)
+        if self.setting.graph:
+            captured = capture(net, *inputs)
+            return captured.graph.replay, lambda: captured.outputs
+        inputs = [x.to("npu") if isinstance(x, torch.Tensor) else x for x in inputs]
+        return (lambda: net(*inputs),) * 2
+
+
+def _once_ms(fn: Callable[[], object], card: ascend_sim.Card) -> float:
+    with ascend_sim.paced(card):
+        return bench.measure(fn, repeats=1, warmup=1).median_ms
+
+
+# ---- many settings, each in a process at its task queue
+
+
+def run_all(
+    jobs: Sequence[Job], seconds: float = 0.3, tell: Callable[[str], None] = print
+) -> dict[Job, tuple[Run, list]]:
+    """Each job's Run and outputs ([] on the paced clock), measured one after the other.
+
+    tell: is told about each. Raises LeverError, with the job that failed and why.
+    """
+    done = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for tqe in sorted({job.setting.tqe for job in jobs}):
+            own = [job for job in dict.fromkeys(jobs) if job.setting.tqe == tqe]
+            for job, found in zip(own, _worker(own, tqe, Path(folder), seconds), strict=False):
+                if "error" in found:
+                    raise LeverError(f"{job.model}, {job.setting.name or 'as published'}: {found['error']}")
+                outputs = Path(folder) / found.pop("outputs")
+                run = Run(**{key: tuple(v) if isinstance(v, list) else v for key, v in found.items()})
+                done[job] = run, torch.load(outputs, weights_only=True) if outputs.exists() else []
+                size = "full size, modelled" if job.card else "small"
+                tell(f"[{len(done)}/{len(set(jobs))}] {job.model}, {size}, {job.setting.name or 'as published'}: "
+                     f"{run.median_ms:.3f} ms")  # fmt: skip
+    return done
+
+
+# ---- before and after
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, what is changed, and the speed-up that the article reports for it, if it does."""
+
+    model: str
+    levers: tuple[str, ...]
+    before: Setting = Setting()
+    reported: float | None = None
+    said: str = ""  # what the article says it changed
+
+    @property
+    def after(self) -> Setting:
+        return pull(self.levers, self.before)
+
+
+# What the article measured on an Ascend 910, and the same here. It names no sizes and no batch but GenMol's.
+ARTICLE = (
+    Case("genmol", ("graph",), Setting(batch=8), 2.09, "NPUGraph, batch 8, TASK_QUEUE_ENABLE=0"),
+    Case("climax", ("task-queue",), reported=1.004, said="asynchronous dispatch alone"),
+    Case("climax", ("no-waits", "task-queue"), reported=1.12, said="a patch for the task queue"),
+    Case("nucleotide-transformer", ("fused-gelu", "task-queue"), reported=1.048, said="fused gelu and task queue"),
+    Case("aurora-stand-in", ("no-waits", "graph"), reported=1.007, said="graph mode fails on its control flow"),
+)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A case, run before and after."""
+
+    case: Case
+    shape: dict
+    clock: str  # "paced": modelled
+    before: Run
+    after: Run
+    cosine: float | None = None  # of the outputs; None on the paced clock, which computes none
+    max_abs: float | None = None
+
+    @property
+    def speedup(self) -> float:
+        """Of a sample, where the batch changes."""
+        return self._ratio(self.before.median_ms, self.after.median_ms)
+
+    @property
+    def band(self) -> tuple[float, float] | None:
+        """Modelled: lowest and highest speed-up with the card's constants at the ends of their ranges."""
+        if not self.before.corners_ms:
+            return None
+        ratios = [self.speedup, *map(self._ratio, self.before.corners_ms, self.after.corners_ms)]
+        return min(ratios), max(ratios)
+
+    def _ratio(self, before_ms: float, after_ms: float) -> float:
+        return before_ms / after_ms * self.case.after.batch / self.case.before.batch
+
+    def records(self) -> list[dict]:
+        """The two records for results.json: before, then after."""
+        after = dict(speedup=self.speedup, cosine=self.cosine, max_abs=self.max_abs)
+        return [
+            bench.record(
+                model=self.case.model,
+                mode="graph" if setting.graph else "eager",
+                levers=setting.name,
+                batch=setting.batch,
+                shape=self.shape,
+                tqe=setting.tqe,
+                clock=self.clock,
+                measurement=run,
+                kernels=run.kernels,
+                **more,
+            )
+            for setting, run, more in ((self.case.before, self.before, {}), (self.case.after, self.after, after))
+        ]
+
+    def __str__(self) -> str:
+        lines = [
+            f"{name:<9} {setting.name or 'as published'}, batch {setting.batch}, TASK_QUEUE_ENABLE={setting.tqe}: "
+            f"{run.median_ms:.3f} ms, {run.waits} host waits"
+            + ("" if run.kernels is None else f", {run.kernels} kernels of {run.kernels_ms:.3f} ms in all")
+            for name, setting, run in (
+                ("before", self.case.before, self.before),
+                ("after", self.case.after, self.after),
+            )
+        ]
+        band = f", between {self.band[0]:.2f} and {self.band[1]:.2f} by the card's constants" if self.band else ""
+        lines.append(f"speed-up  {self.speedup:.3f}{band}")
+        if self.max_abs is not None:
+            lines.append(f"outputs   cosine {self.cosine:.9g}, max_abs {self.max_abs:.3g}")
+        return "\n".join(lines)
+
+
+def gains(
+    cases: Sequence[Case] = ARTICLE,
+    full: bool = True,
+    card: str = "ascend_910b2",
+    seconds: float = 0.3,
+    tell: Callable[[str], None] = print,
+    **shape: int,
+) -> list[Gain]:
+    """Run each case before and after its levers. full: at full size on the paced clock of ``card``; else small, on the
+    device that is there, with outputs compared. shape: sizes that replace those of the model.
+    """
+    jobs = []
+    for case in cases:
+        workload = WORKLOADS[case.model]
+        for lever, there in (("no-waits", workload.has_waits), ("fused-gelu", workload.has_gelu)):
+            if lever in case.levers and not there:
+                raise ValueError(f"{case.model} has nothing for the lever {lever}")
+        sizes = workload.full if full else workload.small
+        if unknown := set(shape) - set(sizes):
+            raise ValueError(f"{case.model} has no {unknown.pop()}; it has {', '.join(sizes)}")
+        same = dict(model=case.model, shape=tuple((sizes | shape).items()), card=card if full else "")
+        jobs.append((Job(setting=case.before, **same), Job(setting=case.after, **same)))
+    runs = run_all([job for pair in jobs for job in pair], seconds, tell)
+    found = []
+    for case, pair in zip(cases, jobs, strict=True):
+        (before, a), (after, b) = (runs[job] for job in pair)
+        equal = bench.difference(a, b) if a and case.before.batch == case.after.batch else (None, None)
+        clock = "paced" if full else device.activate(threads=None, verbose=False).clock
+        found.append(Gain(case, dict(pair[0].shape), clock, before, after, *equal))
+    return found
+
+
+def table(modelled: Sequence[Gain], measured: Sequence[Gain]) -> str:
+    """The article's table, in columns that never mix sources: the same cases at full size and small."""
+    lines = [
+        f"{'':<24}{'':<22}{'modelled, full size':<22}{'measured, small':<17}{'outputs, small':<26}{'reported':<8}",
+        f"{'model':<24}{'levers':<22}{'speed-up (band)':<22}{'speed-up':<17}{'cosine, max_abs':<26}{'speed-up':<8}",
+    ]
+    for big, small in zip(modelled, measured, strict=True):
+        case, (low, high) = big.case, big.band
+        band = f"{big.speedup:.3f} ({low:.2f}-{high:.2f})"
+        equal = f"{small.cosine:.9g}, {small.max_abs:.2g}"
+        reported = "" if case.reported is None else f"{case.reported:g}"
+        lines.append(
+            f"{case.model:<24}{'+'.join(case.levers):<22}{band:<22}{small.speedup:<17.3f}{equal:<26}{reported:<8}"
+        )
+    return "\n".join(lines)
+
+
+class LeverError(RuntimeError):
+    """A setting that can't be run. One line: the model, the levers, the cause."""
+
+
+def _worker(jobs: Sequence[Job], tqe: int, folder: Path, seconds: float) -> Iterator[dict]:
+    environment = os.environ | {"TASK_QUEUE_ENABLE": str(tqe)}
+    environment.pop("ASCEND_LAUNCH_BLOCKING", None)  # it would force 0
+    asked = json.dumps({"jobs": [dataclasses.asdict(job) for job in jobs], "folder": str(folder), "seconds": seconds})
+    with subprocess.Popen(
+        [sys.executable, "-m", "helpers.levers"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env=environment,
+    ) as process:  # fmt: skip
+        try:
+            errors = ThreadPoolExecutor(1).submit(process.stderr.read)
+            process.stdin.write(asked)
+            process.stdin.close()
+            for line in process.stdout:
+                if line.startswith(_ANSWER):
+                    yield json.loads(line.removeprefix(_ANSWER))
+            if process.wait():
+                lines = errors.result().strip().splitlines() or [f"exit code {process.returncode}"]
+                raise LeverError(f"the process at TASK_QUEUE_ENABLE={tqe} failed: {lines[-1]}")
+        finally:
+            process.kill()
+
+
+_ANSWER = "helpers.levers: "  # before each answer: torch_npu prints, too
+
+
+def _serve() -> None:
+    """Run the jobs that stand in stdin and answer with one line each."""
+    asked = json.load(sys.stdin)
+    device.activate(verbose=False)
+    for i, job in enumerate(asked["jobs"]):
+        shape = tuple((name, size) for name, size in job["shape"])
+        job = Job(job["model"], Setting(**job["setting"]), shape, job["card"])
+        outputs = f"{os.getpid()}-{i}.pt"
+        try:
+            run = job.run(Path(asked["folder"]) / outputs, asked["seconds"])
+            found = dataclasses.asdict(run) | {"outputs": outputs}
+        except (RuntimeError, ValueError) as error:
+            found = {"error": device.brief(error)}
+        print(_ANSWER + json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    _serve()

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from PIL import Image
 
-from . import models
+from . import levers, models
 
 
 class Style(NamedTuple):
@@ -33,14 +33,8 @@ SOURCES = {
 }
 HOST = "#009E73"  # the host's side of a timeline; no source has it
 
-# What an article on AI-for-science models on Ascend reports, measured by its authors. The course did not repeat it.
-REPORTED = (
-    # model, what was changed, speed-up
-    ("GenMol-89M", "NPUGraph, batch 8, TASK_QUEUE_ENABLE=0", 2.09),
-    ("ClimaX", "task queue and a patch (task queue alone: 1.004)", 1.12),
-    ("nucleotide-transformer-500m", "fused gelu and task queue", 1.048),
-    ("Aurora", "not by graph mode, which fails on its control flow", 1.007),
-)
+# What an article on AI-for-science models on Ascend reports, measured by its authors: model, change, speed-up.
+REPORTED = tuple((case.model, case.said, case.reported) for case in levers.ARTICLE)
 
 
 class Picture(Figure):
@@ -355,8 +349,10 @@ class Pair(NamedTuple):
 def paired(records: Sequence[dict]) -> list[Pair]:
     """Every size that has both modes, smallest first. A pair never mixes models, devices, clocks or task queues."""
     found: dict[tuple, dict[str, dict]] = {}
-    several = len({r["tqe"] for r in records}) > 1
+    several = len({r["tqe"] for r in records if r["levers"] is None}) > 1
     for r in records:
+        if r["levers"] is not None:
+            continue
         size = (*r["shape"].items(), ("batch", r["batch"]), *([("task queue", r["tqe"])] if several else []))
         found.setdefault((source_of(r), size, r["model"], r["tqe"]), {})[r["mode"]] = r
     pairs = [Pair(*key[:2], **modes) for key, modes in found.items() if len(modes) == 2]
