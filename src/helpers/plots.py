@@ -300,6 +300,75 @@ def break_even(
     return _finish(fig, "When a capture pays for itself", [source], note)
 
 
+def levers_figure(modelled: Sequence[levers.Gain], measured: Sequence[levers.Gain]) -> Figure:
+    """The speed-up of each case of ``levers.gains``: at full size on the paced clock, with its band; small, on the device
+    that is there; and as reported. One panel per source."""
+    there = source_of({"clock": measured[0].clock, "device": "ascend" if measured[0].clock == "hardware" else ""})
+    columns = {
+        "modelled": ("full size", [(gain.speedup, *gain.band) for gain in modelled]),
+        there: ("small size", [(gain.speedup,) * 3 for gain in measured]),
+        "reported": ("by the article", [(gain.case.reported,) * 3 for gain in modelled]),
+    }
+    names = [f"{gain.case.model}\n{', '.join(gain.case.levers)}" for gain in modelled]
+    fig, panels = plt.subplots(1, 3, FigureClass=Picture, figsize=(9, 1.4 + 0.6 * len(names)), sharey=True)
+    for ax, (source, (title, points)) in zip(panels, columns.items(), strict=True):
+        style = SOURCES[source]
+        for row, (value, low, high) in enumerate(points):
+            if value is None:
+                continue
+            ax.plot((low, high), (row, row), color=style.color, linewidth=5, alpha=0.3, solid_capstyle="butt")
+            ax.plot(value, row, color=style.color, marker=style.marker)
+            ax.annotate(f"{value:.3g}×", (value, row), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=9)
+        ax.axvline(1, color="black", linewidth=0.8, linestyle=":")
+        ax.set_xscale("log")
+        _plain(ax.xaxis, 1, 1.5, 2, 3, 5)
+        ax.set_xlim(*_reach([x for point in points if point[0] for x in point] + [0.9, 1.5]))
+        ax.set_title(title, loc="left", fontsize=10)
+        ax.set_xlabel("speed-up (log)")
+        ax.tick_params(axis="y", length=0)
+    panels[0].set_yticks(range(len(names)), names, fontsize=8)
+    panels[0].set_ylim(len(names) - 0.5, -0.7)
+    return _finish(fig, "What each lever gives", list(columns), "bar: the card's constants at the ends of their ranges")
+
+
+def _reach(values: Sequence[float]) -> tuple[float, float]:
+    return min(values) / 1.15, max(values) * 1.15
+
+
+def roofs(eager: Mapping[str, levers.Run], after: Mapping[str, levers.Run], launch_us: float, note: str = "") -> Figure:
+    """Where each model stands between its two bounds: the host's launches and the device's kernels.
+
+    eager, after: Runs by the model's name, before and after a lever. launch_us: what one launch costs the host. A call
+    can't take less than its kernels (the diagonal); launched one by one it can't take less than its launches (the flat
+    line). What a graph can gain is the distance from the flat line down to the diagonal.
+    """
+    fig, ax = plt.subplots(FigureClass=Picture, figsize=(7.5, 4.4))
+    style = SOURCES["modelled"]
+    x = {name: run.kernels_ms / run.kernels * 1e3 for name, run in eager.items()}
+    ends = _reach([*x.values(), launch_us])
+    ax.plot(ends, ends, color="black", linewidth=1)
+    ax.plot((ends[0], launch_us), (launch_us, launch_us), color=HOST, linewidth=1.5)
+    ax.fill_between((ends[0], launch_us), ends[0:1] + (launch_us,), (launch_us,) * 2, color=HOST, alpha=0.1, linewidth=0)
+    for name, run in eager.items():
+        high = run.median_ms / run.kernels * 1e3
+        low = after[name].median_ms / after[name].kernels * 1e3
+        ax.annotate("", (x[name], low), (x[name], high), arrowprops=dict(arrowstyle="->", color=style.color))
+        ax.plot(x[name], high, color=style.color, marker=style.marker, markerfacecolor="white")
+        ax.plot(x[name], low, color=style.color, marker=style.marker)
+        ax.annotate(name, (x[name], high), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=9)
+    ax.annotate("host: one launch", (ends[0], launch_us), xytext=(4, 4), textcoords="offset points", fontsize=9, color=HOST)
+    ax.annotate("device: its kernels", (ends[1], ends[1]), xytext=(-4, -4), textcoords="offset points", fontsize=9,
+                ha="right", va="top")  # fmt: skip
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    _plain(ax.xaxis)
+    _plain(ax.yaxis)
+    ax.margins(y=0.15)
+    ax.set_xlabel("kernel time / kernels (µs, log)")
+    ax.set_ylabel("time of a call / kernels (µs, log)")
+    return _finish(fig, "Two bounds: open as published, filled after the lever", ["modelled"], note)
+
+
 def _name_bars(ax, names: Sequence[str], bars: Sequence[tuple[float, float]], y: float, whole: float) -> None:
     """Write the names below the bars, but none so close to the one before that they would overlap."""
     last = -whole
