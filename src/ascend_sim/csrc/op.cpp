@@ -1,4 +1,5 @@
 #include "op.h"
+#include "memory.h"
 
 #include <algorithm>
 
@@ -9,7 +10,7 @@ static std::string& all_names() {
   return *names;
 }
 
-Listed::Listed(const char* name) {
+Listed::Listed(const char* name) : name(name) {
   all_names().append(name).append("\n");
 }
 
@@ -46,6 +47,13 @@ void resize_output(aclTensor& out, const at::Tensor& result) {
 }
 
 } // namespace sim
+
+bool aclOpExecutor::uses_freed_memory() const {
+  const auto tensors = accesses();
+  return std::any_of(tensors.begin(), tensors.end(), [](const sim::Access& access) {
+    return !access.tensor->is_empty() && sim::is_freed(access.tensor->data, access.tensor->bytes());
+  });
+}
 
 // The caller reads this after it has waited for the operator, and deletes the array.
 SIM_API int aclGetViewShape(aclTensor* handle, int64_t** sizes, uint64_t* dims) {
