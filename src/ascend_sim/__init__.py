@@ -101,6 +101,8 @@ def _check_settings() -> None:
             fits = False
         if not fits:
             raise LoadError(f"{name}={text!r}: expected a number of {unit} above 0, {most} at most")
+    if (text := os.environ.get("ASCEND_SIM_CHECK", "0")) not in ("0", "1"):
+        raise LoadError(f"ASCEND_SIM_CHECK={text!r}: expected 0 or 1")
 
 
 class _CSpan(ctypes.Structure):

@@ -17,6 +17,8 @@
 //   ints     at::IntArrayRef, empty where the caller passed none      bools    at::ArrayRef<bool>
 //   int64 int32 int8  the integer                                     real single   double, float
 //   flag     bool        dtype   at::ScalarType                       text     const std::string&
+//
+// What the parameters say of reading and writing is checked where ASCEND_SIM_CHECK is 1.
 #pragma once
 
 #include "handover.h"
@@ -25,6 +27,7 @@
 #include "tensor.h"
 
 #include <ATen/Functions.h>
+#include <c10/util/FunctionRef.h>
 #include <tuple>
 
 namespace sim {
@@ -184,11 +187,16 @@ void collect(Accesses& found, const A& arg) {
 // An output that a kernel gave another shape or other strides is not where the caller will look.
 void check_layout(const char* name, aclTensor& handle);
 
+// ASCEND_SIM_CHECK=1: run a kernel with garbage in what it only writes, and throw if it changed what it only reads.
+extern const bool checks_accesses;
+void run_checked(const Accesses& tensors, c10::function_ref<void()> run);
+
 template <class Body, class... A>
 struct Operator final : aclOpExecutor {
   Operator(const Listed& op, Body* body, A... args) : aclOpExecutor(op), body(body), args(Arg<A>{args}...) {}
   void run() override {
-    std::apply([&](auto&... arg) { body(arg.get()...); }, args);
+    const auto kernel = [&] { std::apply([&](auto&... arg) { body(arg.get()...); }, args); };
+    checks_accesses ? run_checked(accesses(), kernel) : kernel();
     if (!checked) {
       const auto check = [&]<class T>(Arg<T>& arg) {
         if constexpr (!std::is_same_v<T, Sized>) {
