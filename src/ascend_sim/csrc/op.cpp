@@ -12,7 +12,7 @@ static std::string& all_names() {
   return *names;
 }
 
-Listed::Listed(const char* name) : name(name) {
+Listed::Listed(const char* name) : name(name), cost(cost_of(name)) {
   all_names().append(name).append("\n");
 }
 

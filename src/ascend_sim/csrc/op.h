@@ -21,6 +21,7 @@
 // What the parameters say of reading and writing is checked where ASCEND_SIM_CHECK is 1.
 #pragma once
 
+#include "flops.h"
 #include "handover.h"
 #include "stream.h"
 #include "task.h"
@@ -36,13 +37,18 @@ namespace sim {
 struct Listed {
   explicit Listed(const char* name); // adds the name to those of ascend_sim_operators()
   const char* const name;
+  const Cost cost;
 };
 
 } // namespace sim
 
 struct aclOpExecutor : sim::Task, sim::InBlock {
-  explicit aclOpExecutor(const sim::Listed& op) : Task(op.name) {}
+  explicit aclOpExecutor(const sim::Listed& op) : Task(op.name), cost(op.cost) {}
   bool uses_freed_memory() const override;
+  double flops() const override;
+  double bytes() const override;
+  virtual sim::Call call() const = 0; // the arguments that say what it costs
+  const sim::Cost& cost;
 };
 
 namespace sim {
@@ -183,6 +189,18 @@ void collect(Accesses& found, const A& arg) {
     });
   }
 }
+template <class T>
+void collect(Call& call, const Arg<T>& arg) {
+  if constexpr (std::is_same_v<T, aclIntArray*>) {
+    call.lists.push_back(arg.held ? at::IntArrayRef(arg.held->values) : at::IntArrayRef());
+  } else if constexpr (std::is_same_v<T, aclBoolArray*>) {
+    call.mask = arg.held ? at::ArrayRef<bool>(arg.held->values) : at::ArrayRef<bool>();
+  } else if constexpr (std::is_same_v<T, bool>) {
+    call.flags.push_back(arg.value);
+  } else if constexpr (std::is_same_v<T, const char*>) {
+    call.text = arg.value;
+  }
+}
 
 // An output that a kernel gave another shape or other strides is not where the caller will look.
 void check_layout(const char* name, aclTensor& handle);
@@ -209,6 +227,11 @@ struct Operator final : aclOpExecutor {
   }
   Accesses accesses() const override {
     Accesses found;
+    std::apply([&](const auto&... arg) { (collect(found, arg), ...); }, args);
+    return found;
+  }
+  Call call() const override {
+    Call found(accesses());
     std::apply([&](const auto&... arg) { (collect(found, arg), ...); }, args);
     return found;
   }

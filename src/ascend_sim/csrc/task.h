@@ -29,9 +29,10 @@ struct Task {
   virtual bool is_kernel() const { return true; }
   // A graph keeps addresses, not memory. Before a replay it asks whether what is at them is gone.
   virtual bool uses_freed_memory() const { return false; }
-  // For the paced clock: the memory that a kernel touches, and its floating point operations in matrix products and
-  // convolutions (a multiplication with its addition is two).
+  // For the paced clock: the memory that a kernel touches, the bytes that it reads and those that it writes, and its
+  // floating point operations in matrix products and convolutions (a multiplication with its addition is two).
   virtual Accesses accesses() const { return {}; }
+  virtual double bytes() const;
   virtual double flops() const { return 0; }
 
   const char* const name; // a string literal
