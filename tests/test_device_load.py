@@ -29,6 +29,11 @@ def test_setting_that_makes_no_sense(run_python, name, value):
     assert f"{name}={value!r}: expected a number of" in last_line(done)
 
 
+def test_check_that_is_neither_on_nor_off(run_python):
+    done = run_python("import ascend_sim; ascend_sim.load()", ASCEND_SIM_CHECK="yes")
+    assert "ASCEND_SIM_CHECK='yes': expected 0 or 1" in last_line(done)
+
+
 def test_truncated_library_is_built_again(tmp_path, monkeypatch):
     import ascend_sim.build
 

@@ -32,14 +32,18 @@ def seconds(fn, card):
     """Device time of ``fn()`` by two events, and the wall time until a synchronise returns."""
     with ascend_sim.paced(card):
         fn()
-        start, end = (torch.npu.Event(enable_timing=True) for _ in range(2))
         torch.npu.synchronize()
         began = time.perf_counter()
+        fn()
+        torch.npu.synchronize()
+        wall = time.perf_counter() - began
+        start, end = (torch.npu.Event(enable_timing=True) for _ in range(2))
+        fn()  # keeps the device busy, so that the events hold no time of the host's
         start.record()
         fn()
         end.record()
         torch.npu.synchronize()
-        return start.elapsed_time(end) * 1e-3, time.perf_counter() - began
+        return start.elapsed_time(end) * 1e-3, wall
 
 
 def captured(fn, *inputs):
@@ -96,15 +100,14 @@ def test_a_small_kernel_takes_the_shortest_time():
 
 def test_a_copy_from_the_host_takes_the_link():
     x, host = torch.empty(10_000_000, device="npu"), torch.empty(10_000_000).pin_memory()
-    device, _ = seconds(lambda: x.copy_(host, non_blocking=True), card())
-    assert device == pytest.approx(4e7 / 10e9, rel=0.02)
+    device, _ = seconds(lambda: x.copy_(host, non_blocking=True), card(link_gb_s=1.0))  # slower than this machine
+    assert device == pytest.approx(4e7 / 1e9, rel=0.02)
 
 
 def test_a_replay_is_one_launch_and_its_kernels():
-    x = torch.zeros(16, device="npu")
-    graph, _ = captured(lambda: [x.add_(1) for _ in range(1000)])
-    slow = card(replay_us=3000.0)
-    with ascend_sim.paced(slow):
+    with ascend_sim.paced(card(replay_us=3000.0)):
+        x = torch.empty(1 << 20, device="npu")  # unknown, so nothing is computed
+        graph, _ = captured(lambda: [x[:16].add_(1) for _ in range(1000)])
         began = time.perf_counter()
         graph.replay()
         launched = time.perf_counter()
@@ -123,7 +126,7 @@ def test_eager_is_never_faster_than_its_kernels_and_a_slow_launch_shows():
 
     for kernel_us in (1.0, 500.0):
         device, wall = seconds(fn, card(kernel_us=kernel_us))
-        assert wall >= device >= 100 * kernel_us * 1e-6
+        assert wall >= 100 * kernel_us * 1e-6
     assert device == pytest.approx(100 * 500e-6, rel=0.05)  # the host is ahead: compute-bound
     device, wall = seconds(fn, card(kernel_us=1.0, launch_us=100.0, plan_us=50.0))
     assert wall >= 100 * 150e-6  # the device waits for the host: launch-bound
@@ -175,6 +178,8 @@ def test_reading_what_was_not_computed_is_refused_by_name():
                 read()
         with pytest.raises(RuntimeError, match="aclnn(Mm|Matmul)"):
             product.cpu()
+        with pytest.raises(RuntimeError, match="nothing was written there"):
+            torch.empty(5 << 20, device="npu").cpu()
         assert torch.arange(4, device="npu").sum().item() == 6  # and the device goes on
 
 
@@ -187,7 +192,6 @@ def test_reading_what_was_not_computed_is_refused_by_name():
         lambda x: torch.cat((torch.zeros(1, 8, device="npu"), x)),
         lambda x: torch.zeros(8, 8, device="npu").copy_(x),
         lambda x: torch.zeros(8, 8, device="npu").add_(x),
-        lambda x: torch.empty(8, 8, device="npu"),
         lambda x: torch.zeros(8, 8, device="npu").index_put_((torch.tensor([1], device="npu"),), x[0]),
         lambda x: torch.where(torch.ones(8, 8, dtype=torch.bool, device="npu"), x, x),
     ],

@@ -76,6 +76,8 @@ def simulated(purpose: str) -> ctypes.CDLL:
 
 
 def _check_settings() -> None:
+    if (text := os.environ.get("ASCEND_SIM_CHECK", "0")) not in ("0", "1"):
+        raise LoadError(f"ASCEND_SIM_CHECK={text!r}: expected 0 or 1")
     for name, unit, kind, most in (
         ("ASCEND_SIM_MEMORY", "GiB", float, 4096),
         ("ASCEND_SIM_THREADS", "threads", int, 1024),

@@ -33,7 +33,8 @@ class Captured:
     seconds: cost of warm-up and of capture
     """
 
-    def __init__(self, graph, inputs: tuple[torch.Tensor, ...], outputs, seconds: Seconds):
+    def __init__(self, fn: Callable, graph, inputs: tuple[torch.Tensor, ...], outputs, seconds: Seconds):
+        self._fn = fn  # a graph keeps addresses: its weights must live as long as it may replay
         self.graph, self.inputs, self.outputs, self.seconds = graph, inputs, outputs, seconds
 
     def __call__(self, *inputs: torch.Tensor, clone: bool = False):
@@ -106,7 +107,7 @@ def capture(fn: Callable, *inputs: torch.Tensor, warmup: int = 3, pool=None) -> 
             torch.npu.set_stream(before)
         if failed is not None:
             raise CaptureError(_explain(failed) + _queue_state()) from failed
-    return Captured(graph, static, outputs, Seconds(warm - start, time.perf_counter() - warm))
+    return Captured(fn, graph, static, outputs, Seconds(warm - start, time.perf_counter() - warm))
 
 
 _HINTS = (

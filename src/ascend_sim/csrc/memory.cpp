@@ -170,7 +170,6 @@ struct Copy final : Task {
   Accesses accesses() const override {
     return {{nullptr, const_cast<void*>(from), n, true, false}, {nullptr, to, n, false, true}};
   }
-  double bytes() const override { return 2.0 * n; }
   void run() override { std::memcpy(to, from, n); }
   bool uses_freed_memory() const override { return is_freed(to, n) || is_freed(from, n); }
   void* to;
@@ -182,7 +181,6 @@ struct Set final : Task {
   void run() override { std::memset(p, value, n); }
   bool uses_freed_memory() const override { return is_freed(p, n); }
   Accesses accesses() const override { return {{nullptr, p, n, false, true}}; }
-  double bytes() const override { return n; }
   void* p;
   int value;
   size_t n;

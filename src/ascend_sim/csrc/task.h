@@ -29,11 +29,11 @@ struct Task {
   virtual bool is_kernel() const { return true; }
   // A graph keeps addresses, not memory. Before a replay it asks whether what is at them is gone.
   virtual bool uses_freed_memory() const { return false; }
-  // For the paced clock: the memory that a kernel touches, and its floating point operations in matrix products and
-  // convolutions (a multiplication with its addition is two).
+  // For the paced clock: the memory that a kernel touches, the bytes that it reads and those that it writes, and its
+  // floating point operations in matrix products and convolutions (a multiplication with its addition is two).
   virtual Accesses accesses() const { return {}; }
+  virtual double bytes() const;
   virtual double flops() const { return 0; }
-  virtual double bytes() const { return 0; } // read plus written
   // Does the size of an output depend on values? Then it can't be skipped.
   virtual bool sizes_an_output() const { return false; }
 

@@ -158,7 +158,7 @@ const char* unknown_input(const Accesses& accesses) {
 
 aclError refuse_unknown(const std::string& what, const char* cause) {
   return fail(
-      ACL_ERROR_RT_FEATURE_NOT_SUPPORT,
+      ACL_ERROR_RT_PARAM_INVALID,
       what + ": the paced clock counts the time of kernels and does not compute them (" + cause + ")");
 }
 

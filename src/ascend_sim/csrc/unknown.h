@@ -23,7 +23,7 @@ const char* unknown_in(const void* data, size_t bytes);
 const char* unknown_in(const Access& access);
 const char* unknown_input(const Accesses& accesses);
 
-// 207000 for what needs such values.
+// 107000 for what needs such values: 207000 (not supported) torch_npu takes for an old driver, and goes on.
 aclError refuse_unknown(const std::string& what, const char* cause);
 
 // For the clock that computes: throws if the task reads what is unknown; says afterwards that it wrote.

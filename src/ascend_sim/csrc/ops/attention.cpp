@@ -167,7 +167,7 @@ void refuse(const at::Tensor& shift, const at::Tensor& padding, at::IntArrayRef 
 ACLNN(
     FlashAttentionScore, tensor(query), tensor(key), tensor(value), tensor(shift), tensor(kept), tensor(padding),
     tensor(masked), ints(prefix), real(scale), real(keep), int64(before), int64(after), int64(heads), text(layout),
-    int64(inner_precise), int64(sparse_mode), tensor(maximum), tensor(sum), tensor(softmax), tensor(out)) {
+    int64(inner_precise), int64(sparse_mode), out(maximum), out(sum), out(softmax), out(out)) {
   refuse(shift, padding, prefix);
   const auto size = head_size(query, heads);
   const auto in = [&](const at::Tensor& t) { return heads_first(t, layout, size); };
@@ -182,7 +182,7 @@ ACLNN(
     FlashAttentionScoreGrad, tensor(query), tensor(key), tensor(value), tensor(grad), tensor(shift), tensor(kept),
     tensor(padding), tensor(masked), tensor(maximum), tensor(sum), tensor(softmax), tensor(out), ints(prefix),
     real(scale), real(keep), int64(before), int64(after), int64(heads), text(layout), int64(inner_precise),
-    int64(sparse_mode), tensor(dq), tensor(dk), tensor(dv), tensor(dshift)) {
+    int64(sparse_mode), out(dq), out(dk), out(dv), out(dshift)) {
   refuse(shift, padding, prefix);
   const auto size = head_size(query, heads);
   const auto in = [&](const at::Tensor& t) { return heads_first(t, layout, size); };
@@ -237,8 +237,8 @@ void each_packed(at::IntArrayRef q_ends, at::IntArrayRef kv_ends, const std::str
 ACLNN(
     FlashAttentionVarLenScore, tensor(query), tensor(key), tensor(value), tensor(shift), tensor(kept), tensor(padding),
     tensor(masked), ints(prefix), ints(q_ends), ints(kv_ends), real(scale), real(keep), int64(before), int64(after),
-    int64(heads), text(layout), int64(inner_precise), int64(sparse_mode), tensor(maximum), tensor(sum),
-    tensor(softmax), tensor(out)) {
+    int64(heads), text(layout), int64(inner_precise), int64(sparse_mode), out(maximum), out(sum),
+    out(softmax), out(out)) {
   refuse(shift, padding, prefix);
   TORCH_CHECK(keep == 1, "attention over sequences with dropout is not simulated");
   each_packed(q_ends, kv_ends, layout, [&](auto rows, auto columns, auto part) {
@@ -256,7 +256,7 @@ ACLNN(
     FlashAttentionUnpaddingScoreGrad, tensor(query), tensor(key), tensor(value), tensor(grad), tensor(shift),
     tensor(kept), tensor(padding), tensor(masked), tensor(maximum), tensor(sum), tensor(softmax), tensor(out),
     ints(prefix), ints(q_ends), ints(kv_ends), real(scale), real(keep), int64(before), int64(after), int64(heads),
-    text(layout), int64(inner_precise), int64(sparse_mode), tensor(dq), tensor(dk), tensor(dv), tensor(dshift)) {
+    text(layout), int64(inner_precise), int64(sparse_mode), out(dq), out(dk), out(dv), out(dshift)) {
   refuse(shift, padding, prefix);
   TORCH_CHECK(keep == 1, "attention over sequences with dropout is not simulated");
   each_packed(q_ends, kv_ends, layout, [&](auto rows, auto columns, auto part) {
@@ -445,10 +445,10 @@ struct Inference {
       int64(value_antiquant_mode)
 #define INFER_V3                                                                                                     \
   INFER_OPERANDS, INFER_NOT_SIMULATED, ints(actual_shared_prefix_len), INFER_NOT_SIMULATED_V3, INFER_OPTIONS,        \
-      tensor(out), tensor(sums)
+      out(out), out(sums)
 #define INFER_V4                                                                                                     \
   INFER_OPERANDS, INFER_NOT_SIMULATED, ints(actual_shared_prefix_len), INFER_NOT_SIMULATED_V4, INFER_OPTIONS,        \
-      int64(query_quant_mode), tensor(out), tensor(sums)
+      int64(query_quant_mode), out(out), out(sums)
 
 #define INFERENCE                                                                                                    \
   Inference {                                                                                                        \
@@ -487,17 +487,17 @@ void rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, i
 
 } // namespace
 
-ACLNN(RotaryPositionEmbedding, tensor(x), tensor(cos), tensor(sin), int64(mode), tensor(out)) {
+ACLNN(RotaryPositionEmbedding, tensor(x), tensor(cos), tensor(sin), int64(mode), out(out)) {
   rotate(x, cos, sin, mode, out);
 }
 ACLNN(
-    RotaryPositionEmbeddingV2, tensor(x), tensor(cos), tensor(sin), int64(mode), tensor(rotation), tensor(out)) {
+    RotaryPositionEmbeddingV2, tensor(x), tensor(cos), tensor(sin), int64(mode), tensor(rotation), out(out)) {
   TORCH_CHECK(!rotation.defined(), "rotary embedding with a matrix of its own is not simulated");
   rotate(x, cos, sin, mode, out);
 }
 ACLNN(
-    RotaryPositionEmbeddingGrad, tensor(grad), tensor(cos), tensor(sin), tensor(x), int64(mode), tensor(dx),
-    tensor(dcos), tensor(dsin)) {
+    RotaryPositionEmbeddingGrad, tensor(grad), tensor(cos), tensor(sin), tensor(x), int64(mode), out(dx),
+    out(dcos), out(dsin)) {
   at::add_out(dx, grad * cos, quarter_turn(grad * sin, mode, true));
   if (x.defined()) {
     dcos.copy_((grad * x).sum_to_size(cos.sizes()));

@@ -34,10 +34,10 @@ std::optional<at::Tensor> optional(const at::Tensor& t) {
 } // namespace
 
 #define UNARY(op, fn) \
-  ACLNN(op, tensor(self), tensor(out)) { at::fn##_out(out, self); }
+  ACLNN(op, tensor(self), out(out)) { at::fn##_out(out, self); }
 #define UNARY_AND_INPLACE(op, fn) \
   UNARY(op, fn)                   \
-  ACLNN(Inplace##op, tensor(self)) { at::fn##_out(self, self); }
+  ACLNN(Inplace##op, inout(self)) { at::fn##_out(self, self); }
 
 UNARY(Abs, abs)
 UNARY(AngleV2, angle)
@@ -78,50 +78,50 @@ UNARY_AND_INPLACE(Sinc, sinc)
 UNARY_AND_INPLACE(Sinh, sinh)
 UNARY_AND_INPLACE(Sqrt, sqrt)
 UNARY_AND_INPLACE(Tan, tan)
-ACLNN(IsFinite, tensor(self), tensor(out)) { out.copy_(at::isfinite(self)); }
-ACLNN(RoundDecimals, tensor(self), int64(decimals), tensor(out)) { at::round_out(out, self, decimals); }
-ACLNN(InplaceRoundDecimals, tensor(self), int64(decimals)) { at::round_out(self, self, decimals); }
-ACLNN(NanToNum, tensor(self), single(nan), single(posinf), single(neginf), tensor(out)) {
+ACLNN(IsFinite, tensor(self), out(out)) { out.copy_(at::isfinite(self)); }
+ACLNN(RoundDecimals, tensor(self), int64(decimals), out(out)) { at::round_out(out, self, decimals); }
+ACLNN(InplaceRoundDecimals, inout(self), int64(decimals)) { at::round_out(self, self, decimals); }
+ACLNN(NanToNum, tensor(self), single(nan), single(posinf), single(neginf), out(out)) {
   at::nan_to_num_out(out, self, nan, posinf, neginf);
 }
-ACLNN(InplaceNanToNum, tensor(self), single(nan), single(posinf), single(neginf)) {
+ACLNN(InplaceNanToNum, inout(self), single(nan), single(posinf), single(neginf)) {
   at::nan_to_num_out(self, self, nan, posinf, neginf);
 }
 
 // Sums and differences, with a factor for the second operand.
 #define SCALED(op, fn)                                                        \
-  ACLNN(op, tensor(self), tensor(other), scalar(alpha), tensor(out)) {        \
+  ACLNN(op, tensor(self), tensor(other), scalar(alpha), out(out)) {           \
     at::fn##_out(out, self, other, alpha);                                    \
   }                                                                           \
-  ACLNN(op##s, tensor(self), scalar(other), scalar(alpha), tensor(out)) {     \
+  ACLNN(op##s, tensor(self), scalar(other), scalar(alpha), out(out)) {        \
     at::fn##_out(out, self, number(other), alpha);                            \
   }                                                                           \
-  ACLNN(Inplace##op, tensor(self), tensor(other), scalar(alpha)) {            \
+  ACLNN(Inplace##op, inout(self), tensor(other), scalar(alpha)) {             \
     at::fn##_out(self, self, other, alpha);                                   \
   }                                                                           \
-  ACLNN(Inplace##op##s, tensor(self), scalar(other), scalar(alpha)) {         \
+  ACLNN(Inplace##op##s, inout(self), scalar(other), scalar(alpha)) {          \
     at::fn##_out(self, self, number(other), alpha);                           \
   }
 SCALED(Add, add)
 SCALED(Sub, sub)
-ACLNN(AddRelu, tensor(self), tensor(other), scalar(alpha), tensor(out)) {
+ACLNN(AddRelu, tensor(self), tensor(other), scalar(alpha), out(out)) {
   at::add_out(out, self, other, alpha).relu_();
 }
-ACLNN(InplaceAddRelu, tensor(self), tensor(other), scalar(alpha)) { self.add_(other, alpha).relu_(); }
-ACLNN(AddV3, scalar(self), tensor(other), scalar(alpha), tensor(out)) {
+ACLNN(InplaceAddRelu, inout(self), tensor(other), scalar(alpha)) { self.add_(other, alpha).relu_(); }
+ACLNN(AddV3, scalar(self), tensor(other), scalar(alpha), out(out)) {
   at::add_out(out, number(self), other, alpha);
 }
-ACLNN(Rsub, tensor(self), tensor(other), scalar(alpha), tensor(out)) { at::sub_out(out, other, self, alpha); }
-ACLNN(Rsubs, tensor(self), scalar(other), scalar(alpha), tensor(out)) {
+ACLNN(Rsub, tensor(self), tensor(other), scalar(alpha), out(out)) { at::sub_out(out, other, self, alpha); }
+ACLNN(Rsubs, tensor(self), scalar(other), scalar(alpha), out(out)) {
   at::sub_out(out, number(other), self, alpha);
 }
 
 // Two operands, the second also a number, each also in place. `tensor_op` and `number_op` are the two names.
 #define BINARY(tensor_op, number_op, fn)                                                                    \
-  ACLNN(tensor_op, tensor(self), tensor(other), tensor(out)) { at::fn##_out(out, self, other); }            \
-  ACLNN(number_op, tensor(self), scalar(other), tensor(out)) { at::fn##_out(out, self, number(other)); }    \
-  ACLNN(Inplace##tensor_op, tensor(self), tensor(other)) { at::fn##_out(self, self, other); }               \
-  ACLNN(Inplace##number_op, tensor(self), scalar(other)) { at::fn##_out(self, self, number(other)); }
+  ACLNN(tensor_op, tensor(self), tensor(other), out(out)) { at::fn##_out(out, self, other); }               \
+  ACLNN(number_op, tensor(self), scalar(other), out(out)) { at::fn##_out(out, self, number(other)); }       \
+  ACLNN(Inplace##tensor_op, inout(self), tensor(other)) { at::fn##_out(self, self, other); }                \
+  ACLNN(Inplace##number_op, inout(self), scalar(other)) { at::fn##_out(self, self, number(other)); }
 BINARY(Mul, Muls, mul)
 BINARY(Div, Divs, div)
 BINARY(FloorDivide, FloorDivides, floor_divide)
@@ -135,30 +135,30 @@ BINARY(FmodTensor, FmodScalar, fmod)
 BINARY(RemainderTensorTensor, RemainderTensorScalar, remainder)
 BINARY(BitwiseAndTensor, BitwiseAndScalar, bitwise_and)
 BINARY(BitwiseXorTensor, BitwiseXorScalar, bitwise_xor)
-ACLNN(BitwiseOrTensor, tensor(self), tensor(other), tensor(out)) { at::bitwise_or_out(out, self, other); }
-ACLNN(BitwiseOrScalar, tensor(self), scalar(other), tensor(out)) { at::bitwise_or_out(out, self, number(other)); }
-ACLNN(RemainderScalarTensor, scalar(self), tensor(other), tensor(out)) {
+ACLNN(BitwiseOrTensor, tensor(self), tensor(other), out(out)) { at::bitwise_or_out(out, self, other); }
+ACLNN(BitwiseOrScalar, tensor(self), scalar(other), out(out)) { at::bitwise_or_out(out, self, number(other)); }
+ACLNN(RemainderScalarTensor, scalar(self), tensor(other), out(out)) {
   at::remainder_out(out, number(self), other);
 }
-ACLNN(DivMod, tensor(self), tensor(other), int32(mode), tensor(out)) {
+ACLNN(DivMod, tensor(self), tensor(other), int32(mode), out(out)) {
   at::div_out(out, self, other, rounding(mode));
 }
-ACLNN(DivMods, tensor(self), scalar(other), int32(mode), tensor(out)) {
+ACLNN(DivMods, tensor(self), scalar(other), int32(mode), out(out)) {
   at::div_out(out, self, number(other), rounding(mode));
 }
-ACLNN(InplaceDivMod, tensor(self), tensor(other), int32(mode)) { at::div_out(self, self, other, rounding(mode)); }
-ACLNN(InplaceDivMods, tensor(self), scalar(other), int32(mode)) {
+ACLNN(InplaceDivMod, inout(self), tensor(other), int32(mode)) { at::div_out(self, self, other, rounding(mode)); }
+ACLNN(InplaceDivMods, inout(self), scalar(other), int32(mode)) {
   at::div_out(self, self, number(other), rounding(mode));
 }
 // Powers with a number are not the powers with a tensor: squares and roots are computed as such.
-ACLNN(PowTensorTensor, tensor(self), tensor(exponent), tensor(out)) { at::pow_out(out, self, exponent); }
-ACLNN(PowTensorScalar, tensor(self), scalar(exponent), tensor(out)) { at::pow_out(out, self, exponent); }
-ACLNN(PowScalarTensor, scalar(self), tensor(exponent), tensor(out)) { at::pow_out(out, self, exponent); }
-ACLNN(InplacePowTensorTensor, tensor(self), tensor(exponent)) { at::pow_out(self, self, exponent); }
-ACLNN(InplacePowTensorScalar, tensor(self), scalar(exponent)) { at::pow_out(self, self, exponent); }
+ACLNN(PowTensorTensor, tensor(self), tensor(exponent), out(out)) { at::pow_out(out, self, exponent); }
+ACLNN(PowTensorScalar, tensor(self), scalar(exponent), out(out)) { at::pow_out(out, self, exponent); }
+ACLNN(PowScalarTensor, scalar(self), tensor(exponent), out(out)) { at::pow_out(out, self, exponent); }
+ACLNN(InplacePowTensorTensor, inout(self), tensor(exponent)) { at::pow_out(self, self, exponent); }
+ACLNN(InplacePowTensorScalar, inout(self), scalar(exponent)) { at::pow_out(self, self, exponent); }
 
 #define TWO_TENSORS(op, fn) \
-  ACLNN(op, tensor(self), tensor(other), tensor(out)) { at::fn##_out(out, self, other); }
+  ACLNN(op, tensor(self), tensor(other), out(out)) { at::fn##_out(out, self, other); }
 TWO_TENSORS(Maximum, maximum)
 TWO_TENSORS(Minimum, minimum)
 TWO_TENSORS(Atan2, atan2)
@@ -173,54 +173,54 @@ TWO_TENSORS(RightShift, bitwise_right_shift)
 TWO_TENSORS(XLogYTensor, xlogy)
 TWO_TENSORS(Complex, complex)
 TWO_TENSORS(Polar, polar)
-ACLNN(InplaceAtan2, tensor(self), tensor(other)) { at::atan2_out(self, self, other); }
-ACLNN(InplaceLogicalAnd, tensor(self), tensor(other)) { at::logical_and_out(self, self, other); }
-ACLNN(InplaceLogicalOr, tensor(self), tensor(other)) { at::logical_or_out(self, self, other); }
-ACLNN(LeftShifts, tensor(self), scalar(other), tensor(out)) {
+ACLNN(InplaceAtan2, inout(self), tensor(other)) { at::atan2_out(self, self, other); }
+ACLNN(InplaceLogicalAnd, inout(self), tensor(other)) { at::logical_and_out(self, self, other); }
+ACLNN(InplaceLogicalOr, inout(self), tensor(other)) { at::logical_or_out(self, self, other); }
+ACLNN(LeftShifts, tensor(self), scalar(other), out(out)) {
   at::bitwise_left_shift_out(out, self, number(other));
 }
-ACLNN(XLogYScalarOther, tensor(self), scalar(other), tensor(out)) { at::xlogy_out(out, self, other); }
-ACLNN(XLogYScalarSelf, scalar(self), tensor(other), tensor(out)) { at::xlogy_out(out, self, other); }
-ACLNN(InplaceXLogYScalarOther, tensor(self), scalar(other)) { at::xlogy_out(self, self, other); }
-ACLNN(IsClose, tensor(self), tensor(other), real(rtol), real(atol), flag(equal_nan), tensor(out)) {
+ACLNN(XLogYScalarOther, tensor(self), scalar(other), out(out)) { at::xlogy_out(out, self, other); }
+ACLNN(XLogYScalarSelf, scalar(self), tensor(other), out(out)) { at::xlogy_out(out, self, other); }
+ACLNN(InplaceXLogYScalarOther, inout(self), scalar(other)) { at::xlogy_out(self, self, other); }
+ACLNN(IsClose, tensor(self), tensor(other), real(rtol), real(atol), flag(equal_nan), out(out)) {
   out.copy_(at::isclose(self, other, rtol, atol, equal_nan));
 }
 
-ACLNN(Addcmul, tensor(self), tensor(a), tensor(b), scalar(value), tensor(out)) {
+ACLNN(Addcmul, tensor(self), tensor(a), tensor(b), scalar(value), out(out)) {
   at::addcmul_out(out, self, a, b, value);
 }
-ACLNN(Addcdiv, tensor(self), tensor(a), tensor(b), scalar(value), tensor(out)) {
+ACLNN(Addcdiv, tensor(self), tensor(a), tensor(b), scalar(value), out(out)) {
   at::addcdiv_out(out, self, a, b, value);
 }
-ACLNN(InplaceAddcmul, tensor(self), tensor(a), tensor(b), scalar(value)) {
+ACLNN(InplaceAddcmul, inout(self), tensor(a), tensor(b), scalar(value)) {
   at::addcmul_out(self, self, a, b, value);
 }
-ACLNN(InplaceAddcdiv, tensor(self), tensor(a), tensor(b), scalar(value)) {
+ACLNN(InplaceAddcdiv, inout(self), tensor(a), tensor(b), scalar(value)) {
   at::addcdiv_out(self, self, a, b, value);
 }
-ACLNN(Lerp, tensor(self), tensor(end), tensor(weight), tensor(out)) { at::lerp_out(out, self, end, weight); }
-ACLNN(Lerps, tensor(self), tensor(end), scalar(weight), tensor(out)) { at::lerp_out(out, self, end, weight); }
-ACLNN(InplaceLerp, tensor(self), tensor(end), tensor(weight)) { at::lerp_out(self, self, end, weight); }
-ACLNN(InplaceLerps, tensor(self), tensor(end), scalar(weight)) { at::lerp_out(self, self, end, weight); }
-ACLNN(SWhere, tensor(condition), tensor(self), tensor(other), tensor(out)) {
+ACLNN(Lerp, tensor(self), tensor(end), tensor(weight), out(out)) { at::lerp_out(out, self, end, weight); }
+ACLNN(Lerps, tensor(self), tensor(end), scalar(weight), out(out)) { at::lerp_out(out, self, end, weight); }
+ACLNN(InplaceLerp, inout(self), tensor(end), tensor(weight)) { at::lerp_out(self, self, end, weight); }
+ACLNN(InplaceLerps, inout(self), tensor(end), scalar(weight)) { at::lerp_out(self, self, end, weight); }
+ACLNN(SWhere, tensor(condition), tensor(self), tensor(other), out(out)) {
   at::where_out(out, condition, self, other);
 }
 
-ACLNN(Clamp, tensor(self), bound(low), bound(high), tensor(out)) { at::clamp_out(out, self, low, high); }
-ACLNN(ClampTensor, tensor(self), tensor(low), tensor(high), tensor(out)) {
+ACLNN(Clamp, tensor(self), bound(low), bound(high), out(out)) { at::clamp_out(out, self, low, high); }
+ACLNN(ClampTensor, tensor(self), tensor(low), tensor(high), out(out)) {
   at::clamp_out(out, self, optional(low), optional(high));
 }
-ACLNN(ClampMin, tensor(self), scalar(low), tensor(out)) { at::clamp_min_out(out, self, low); }
-ACLNN(ClampMax, tensor(self), scalar(high), tensor(out)) { at::clamp_max_out(out, self, high); }
-ACLNN(ClampMinTensor, tensor(self), tensor(low), tensor(out)) { at::clamp_min_out(out, self, low); }
-ACLNN(ClampMaxTensor, tensor(self), tensor(high), tensor(out)) { at::clamp_max_out(out, self, high); }
-ACLNN(InplaceClampMax, tensor(self), scalar(high)) { at::clamp_max_out(self, self, high); }
-ACLNN(InplaceClampMinTensor, tensor(self), tensor(low)) { at::clamp_min_out(self, self, low); }
-ACLNN(InplaceClampMaxTensor, tensor(self), tensor(high)) { at::clamp_max_out(self, self, high); }
+ACLNN(ClampMin, tensor(self), scalar(low), out(out)) { at::clamp_min_out(out, self, low); }
+ACLNN(ClampMax, tensor(self), scalar(high), out(out)) { at::clamp_max_out(out, self, high); }
+ACLNN(ClampMinTensor, tensor(self), tensor(low), out(out)) { at::clamp_min_out(out, self, low); }
+ACLNN(ClampMaxTensor, tensor(self), tensor(high), out(out)) { at::clamp_max_out(out, self, high); }
+ACLNN(InplaceClampMax, inout(self), scalar(high)) { at::clamp_max_out(self, self, high); }
+ACLNN(InplaceClampMinTensor, inout(self), tensor(low)) { at::clamp_min_out(self, self, low); }
+ACLNN(InplaceClampMaxTensor, inout(self), tensor(high)) { at::clamp_max_out(self, self, high); }
 
-ACLNN(InplaceFillScalar, tensor(self), scalar(value)) { self.fill_(value); }
-ACLNN(InplaceFillTensor, tensor(self), tensor(value)) { self.fill_(value.dim() ? value.reshape({}) : value); }
-ACLNN(InplaceZero, tensor(self)) { self.zero_(); }
-ACLNN(InplaceOne, tensor(self)) { self.fill_(1); }
-ACLNN(InplaceMaskedFillScalar, tensor(self), tensor(mask), scalar(value)) { self.masked_fill_(mask, value); }
-ACLNN(InplaceMaskedFillTensor, tensor(self), tensor(mask), tensor(value)) { self.masked_fill_(mask, value); }
+ACLNN(InplaceFillScalar, out(self), scalar(value)) { self.fill_(value); }
+ACLNN(InplaceFillTensor, out(self), tensor(value)) { self.fill_(value.dim() ? value.reshape({}) : value); }
+ACLNN(InplaceZero, out(self)) { self.zero_(); }
+ACLNN(InplaceOne, out(self)) { self.fill_(1); }
+ACLNN(InplaceMaskedFillScalar, inout(self), tensor(mask), scalar(value)) { self.masked_fill_(mask, value); }
+ACLNN(InplaceMaskedFillTensor, inout(self), tensor(mask), tensor(value)) { self.masked_fill_(mask, value); }

@@ -18,63 +18,63 @@ at::Tensor class_weight(const at::Tensor& weight) {
 
 #define NLL(op, function)                                                                                         \
   ACLNN(                                                                                                          \
-      op, tensor(self), tensor(target), tensor(weight), int64(reduction), int64(ignored), tensor(out),            \
-      tensor(total_weight)) {                                                                                     \
+      op, tensor(self), tensor(target), tensor(weight), int64(reduction), int64(ignored), out(out),               \
+      out(total_weight)) {                                                                                        \
     at::function##_forward_out(                                                                                   \
         out, total_weight, self, target.to(at::kLong), class_weight(weight), reduction, ignored);                 \
   }                                                                                                               \
   ACLNN(                                                                                                          \
       op##Backward, tensor(grad), tensor(self), tensor(target), tensor(weight), int64(reduction), int64(ignored), \
-      tensor(total_weight), tensor(out)) {                                                                        \
+      tensor(total_weight), out(out)) {                                                                           \
     at::function##_backward_out(                                                                                  \
         out, grad, self, target.to(at::kLong), class_weight(weight), reduction, ignored, total_weight);           \
   }
 NLL(NLLLoss, nll_loss)
 NLL(NLLLoss2d, nll_loss2d)
 
-ACLNN(MseLoss, tensor(self), tensor(target), int64(reduction), tensor(out)) {
+ACLNN(MseLoss, tensor(self), tensor(target), int64(reduction), out(out)) {
   out.copy_(at::mse_loss(self, target, reduction)); // mse_loss_out would first give `out` the size of the operands
 }
-ACLNN(MseLossBackward, tensor(grad), tensor(self), tensor(target), int64(reduction), tensor(out)) {
+ACLNN(MseLossBackward, tensor(grad), tensor(self), tensor(target), int64(reduction), out(out)) {
   at::mse_loss_backward_out(out, grad, self, target, reduction);
 }
-ACLNN(SmoothL1Loss, tensor(self), tensor(target), int64(reduction), single(beta), tensor(out)) {
+ACLNN(SmoothL1Loss, tensor(self), tensor(target), int64(reduction), single(beta), out(out)) {
   out.copy_(at::smooth_l1_loss(self, target, reduction, widen(beta)));
 }
 ACLNN(
-    SmoothL1LossBackward, tensor(grad), tensor(self), tensor(target), int64(reduction), single(beta), tensor(out)) {
+    SmoothL1LossBackward, tensor(grad), tensor(self), tensor(target), int64(reduction), single(beta), out(out)) {
   at::smooth_l1_loss_backward_out(out, grad, self, target, reduction, widen(beta));
 }
-ACLNN(SoftMarginLoss, tensor(self), tensor(target), int64(reduction), tensor(out)) {
+ACLNN(SoftMarginLoss, tensor(self), tensor(target), int64(reduction), out(out)) {
   out.copy_(at::soft_margin_loss(self, target, reduction));
 }
-ACLNN(SoftMarginLossBackward, tensor(grad), tensor(self), tensor(target), int64(reduction), tensor(out)) {
+ACLNN(SoftMarginLossBackward, tensor(grad), tensor(self), tensor(target), int64(reduction), out(out)) {
   at::soft_margin_loss_backward_out(out, grad, self, target, reduction);
 }
-ACLNN(MultilabelMarginLoss, tensor(self), tensor(target), int64(reduction), tensor(out), tensor(is_target)) {
+ACLNN(MultilabelMarginLoss, tensor(self), tensor(target), int64(reduction), out(out), out(is_target)) {
   const auto [loss, places] = at::multilabel_margin_loss_forward(self, target.to(at::kLong), reduction);
   out.copy_(loss);
   is_target.copy_(places);
 }
 
-ACLNN(BinaryCrossEntropy, tensor(self), tensor(target), tensor(weight), int64(reduction), tensor(out)) {
+ACLNN(BinaryCrossEntropy, tensor(self), tensor(target), tensor(weight), int64(reduction), out(out)) {
   out.copy_(at::binary_cross_entropy(self, target, weight, reduction));
 }
 ACLNN(
     BinaryCrossEntropyBackward, tensor(grad), tensor(self), tensor(target), tensor(weight), int64(reduction),
-    tensor(out)) {
+    out(out)) {
   out.copy_(at::binary_cross_entropy_backward(grad, self, target, weight, reduction));
 }
 ACLNN(
     BinaryCrossEntropyWithLogits, tensor(self), tensor(target), tensor(weight), tensor(positive), int64(reduction),
-    tensor(out)) {
+    out(out)) {
   out.copy_(at::binary_cross_entropy_with_logits(self, target, weight, positive, reduction));
 }
 
 // Here and below torch has no function for the gradient: these are the steps of its autograd, in their order.
 ACLNN(
     BinaryCrossEntropyWithLogitsBackward, tensor(grad), tensor(self), tensor(target), tensor(weight),
-    tensor(positive), int64(reduction), tensor(out)) {
+    tensor(positive), int64(reduction), out(out)) {
   at::Tensor result;
   if (positive.defined()) {
     const auto t = positive.mul(target);
@@ -99,24 +99,24 @@ at::Tensor each(const at::Tensor& grad, at::IntArrayRef sizes, int64_t reduction
 
 } // namespace
 
-ACLNN(L1Loss, tensor(self), tensor(target), int64(reduction), tensor(out)) {
+ACLNN(L1Loss, tensor(self), tensor(target), int64(reduction), out(out)) {
   out.copy_(at::l1_loss(self, target, reduction));
 }
-ACLNN(L1LossBackward, tensor(grad), tensor(self), tensor(target), int64(reduction), tensor(out)) {
+ACLNN(L1LossBackward, tensor(grad), tensor(self), tensor(target), int64(reduction), out(out)) {
   const auto difference = self.sub(target);
   at::mul_out(out, each(grad, difference.sizes(), reduction), difference.sgn());
 }
-ACLNN(KlDiv, tensor(self), tensor(target), int64(reduction), flag(log_target), tensor(out)) {
+ACLNN(KlDiv, tensor(self), tensor(target), int64(reduction), flag(log_target), out(out)) {
   out.copy_(at::kl_div(self, target, reduction, log_target));
 }
 ACLNN(
-    KlDivBackward, tensor(grad), tensor(self), tensor(target), int64(reduction), flag(log_target), tensor(out)) {
+    KlDivBackward, tensor(grad), tensor(self), tensor(target), int64(reduction), flag(log_target), out(out)) {
   const auto result = each(grad, at::infer_size(self.sizes(), target.sizes()), reduction).neg();
   out.copy_(result.mul(log_target ? target.exp() : target).sum_to_size(self.sizes()));
 }
 ACLNN(
     KlDivTargetBackward, tensor(grad), tensor(self), tensor(target), int64(reduction), flag(log_target),
-    tensor(out)) {
+    out(out)) {
   const auto g = each(grad, at::infer_size(self.sizes(), target.sizes()), reduction);
   at::Tensor result;
   if (log_target) {
@@ -132,7 +132,7 @@ ACLNN(
 // The caller may have padded the last dimension of the alphas.
 ACLNN(
     CtcLoss, tensor(log_probs), tensor(targets), ints(input_lengths), ints(target_lengths), int64(blank),
-    flag(zero_infinity), tensor(loss), tensor(log_alpha)) {
+    flag(zero_infinity), out(loss), out(log_alpha)) {
   const auto [result, alpha] =
       at::_ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, zero_infinity);
   loss.copy_(result.view_as(loss));
@@ -140,7 +140,7 @@ ACLNN(
 }
 ACLNN(
     CtcLossBackward, tensor(grad), tensor(log_probs), tensor(targets), ints(input_lengths), ints(target_lengths),
-    tensor(loss), tensor(log_alpha), int64(blank), flag(zero_infinity), tensor(out)) {
+    tensor(loss), tensor(log_alpha), int64(blank), flag(zero_infinity), out(out)) {
   const int64_t longest = *std::max_element(target_lengths.begin(), target_lengths.end());
   const auto alpha = log_alpha.narrow(-1, 0, 2 * longest + 1).contiguous();
   out.copy_(at::_ctc_loss_backward(

@@ -14,19 +14,19 @@ at::ScalarType statistics_type(const at::Tensor& input, const at::Tensor& weight
 
 } // namespace
 
-ACLNN(Softmax, tensor(self), int64(dim), tensor(out)) { at::_softmax_out(out, self, dim, false); }
-ACLNN(LogSoftmax, tensor(self), int64(dim), tensor(out)) { at::_log_softmax_out(out, self, dim, false); }
-ACLNN(SoftmaxBackward, tensor(grad), tensor(result), int64(dim), tensor(out)) {
+ACLNN(Softmax, tensor(self), int64(dim), out(out)) { at::_softmax_out(out, self, dim, false); }
+ACLNN(LogSoftmax, tensor(self), int64(dim), out(out)) { at::_log_softmax_out(out, self, dim, false); }
+ACLNN(SoftmaxBackward, tensor(grad), tensor(result), int64(dim), out(out)) {
   at::_softmax_backward_data_out(out, grad, result, dim, out.scalar_type());
 }
-ACLNN(LogSoftmaxBackward, tensor(grad), tensor(result), int64(dim), tensor(out)) {
+ACLNN(LogSoftmaxBackward, tensor(grad), tensor(result), int64(dim), out(out)) {
   at::_log_softmax_backward_data_out(out, grad, result, dim, out.scalar_type());
 }
 
 #define LAYER_NORM(op)                                                                                               \
   ACLNN(                                                                                                             \
-      op, tensor(input), ints(shape), tensor(weight), tensor(bias), real(eps), tensor(out), tensor(mean),            \
-      tensor(rstd)) {                                                                                                \
+      op, tensor(input), ints(shape), tensor(weight), tensor(bias), real(eps), out(out), out(mean),                  \
+      out(rstd)) {                                                                                                   \
     const auto [result, result_mean, result_rstd] = at::native_layer_norm(input, shape, weight, bias, eps);          \
     sim::write_wanted(out, result);                                                                                               \
     sim::write_wanted(mean, result_mean);                                                                                         \
@@ -37,7 +37,7 @@ LAYER_NORM(FastLayerNorm)
 
 ACLNN(
     LayerNormBackward, tensor(grad), tensor(input), ints(shape), tensor(mean), tensor(rstd), tensor(given_weight),
-    tensor(bias), bools(mask), tensor(grad_input), tensor(grad_weight), tensor(grad_bias)) {
+    tensor(bias), bools(mask), out(grad_input), out(grad_weight), out(grad_bias)) {
   // torch_npu passes ones where there is no weight, and the CPU rounds differently with and without one.
   const bool none = !mask[1] && !mask[2] && given_weight.eq(1).all().item<bool>();
   const auto weight = none ? at::Tensor() : given_weight;
@@ -51,8 +51,8 @@ ACLNN(
 }
 
 ACLNN(
-    BatchNorm, tensor(input), tensor(weight), tensor(bias), tensor(running_mean), tensor(running_var), flag(training),
-    real(momentum), real(eps), tensor(out), tensor(mean), tensor(inverse_std)) {
+    BatchNorm, tensor(input), tensor(weight), tensor(bias), inout(running_mean), inout(running_var), flag(training),
+    real(momentum), real(eps), out(out), out(mean), out(inverse_std)) {
   const auto [result, batch_mean, batch_inverse_std] =
       at::native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps);
   sim::write_wanted(out, result);
@@ -63,8 +63,8 @@ ACLNN(
 }
 ACLNN(
     BatchNormBackward, tensor(grad), tensor(input), tensor(weight), tensor(running_mean), tensor(running_var),
-    tensor(mean), tensor(inverse_std), flag(training), real(eps), bools(mask), tensor(grad_input), tensor(grad_weight),
-    tensor(grad_bias)) {
+    tensor(mean), tensor(inverse_std), flag(training), real(eps), bools(mask), out(grad_input), out(grad_weight),
+    out(grad_bias)) {
   const auto type = statistics_type(input, weight.defined() ? weight : running_mean);
   const auto cast = [&](const at::Tensor& t) { return t.defined() ? t.to(type) : t; };
   const auto [dx, dw, db] = at::native_batch_norm_backward(
@@ -77,7 +77,7 @@ ACLNN(
 
 ACLNN(
     GroupNorm, tensor(input), tensor(weight), tensor(bias), int64(n), int64(c), int64(hw), int64(groups), real(eps),
-    tensor(out), tensor(mean), tensor(rstd)) {
+    out(out), out(mean), out(rstd)) {
   const auto [result, result_mean, result_rstd] = at::native_group_norm(input, weight, bias, n, c, hw, groups, eps);
   sim::write_wanted(out, result);
   sim::write_wanted(mean, result_mean);
@@ -85,7 +85,7 @@ ACLNN(
 }
 ACLNN(
     GroupNormBackward, tensor(grad), tensor(input), tensor(mean), tensor(rstd), tensor(weight), int64(n), int64(c),
-    int64(hw), int64(groups), bools(mask), tensor(grad_input), tensor(grad_weight), tensor(grad_bias)) {
+    int64(hw), int64(groups), bools(mask), out(grad_input), out(grad_weight), out(grad_bias)) {
   const auto type = statistics_type(input, weight);
   const auto [dx, dw, db] = at::native_group_norm_backward(
       grad.contiguous(), input.contiguous(), mean.to(type), rstd.to(type), weight, n, c, hw, groups,
@@ -105,14 +105,14 @@ void rms_norm(const at::Tensor& x, const at::Tensor& gamma, double eps, at::Tens
 
 } // namespace
 
-ACLNN(RmsNorm, tensor(x), tensor(gamma), real(eps), tensor(out), tensor(rstd)) { rms_norm(x, gamma, eps, out, rstd); }
+ACLNN(RmsNorm, tensor(x), tensor(gamma), real(eps), out(out), out(rstd)) { rms_norm(x, gamma, eps, out, rstd); }
 ACLNN(
-    AddRmsNorm, tensor(x1), tensor(x2), tensor(gamma), real(eps), tensor(out), tensor(rstd), tensor(sum)) {
+    AddRmsNorm, tensor(x1), tensor(x2), tensor(gamma), real(eps), out(out), out(rstd), out(sum)) {
   at::add_out(sum, x1, x2);
   rms_norm(sum, gamma, eps, out, rstd);
 }
 // The steps and their order are those of autograd through torch's rms_norm.
-ACLNN(RmsNormGrad, tensor(grad), tensor(x), tensor(rstd), tensor(gamma), tensor(dx), tensor(dgamma)) {
+ACLNN(RmsNormGrad, tensor(grad), tensor(x), tensor(rstd), tensor(gamma), out(dx), out(dgamma)) {
   const auto type = at::toOpMathType(x.scalar_type());
   const auto wide = x.to(type), g = grad.to(type);
   at::DimVector dims;

@@ -10,7 +10,7 @@ using sim::number;
 #define FOR_EACH_OUT for (size_t i = 0; i < out.size(); ++i)
 
 #define EACH_UNARY(op, fn) \
-  ACLNN(Foreach##op, tensors(self), tensors(out)) { FOR_EACH_OUT at::fn##_out(out[i], self[i]); }
+  ACLNN(Foreach##op, tensors(self), outs(out)) { FOR_EACH_OUT at::fn##_out(out[i], self[i]); }
 EACH_UNARY(Abs, abs)
 EACH_UNARY(Acos, acos)
 EACH_UNARY(Asin, asin)
@@ -38,20 +38,20 @@ EACH_UNARY(Tanh, tanh)
 
 // The second operand: a list, one number, or a list of numbers.
 #define EACH_SCALED(op, fn)                                                                    \
-  ACLNN(Foreach##op##ListV2, tensors(self), tensors(other), scalar(alpha), tensors(out)) {     \
+  ACLNN(Foreach##op##ListV2, tensors(self), tensors(other), scalar(alpha), outs(out)) {        \
     FOR_EACH_OUT at::fn##_out(out[i], self[i], other[i], alpha);                               \
   }                                                                                            \
   EACH_WITH_NUMBERS(op, fn)
 #define EACH_BINARY(op, fn)                                                      \
-  ACLNN(Foreach##op##List, tensors(self), tensors(other), tensors(out)) {        \
+  ACLNN(Foreach##op##List, tensors(self), tensors(other), outs(out)) {           \
     FOR_EACH_OUT at::fn##_out(out[i], self[i], other[i]);                        \
   }                                                                              \
   EACH_WITH_NUMBERS(op, fn)
 #define EACH_WITH_NUMBERS(op, fn)                                                \
-  ACLNN(Foreach##op##ScalarV2, tensors(self), scalar(other), tensors(out)) {     \
+  ACLNN(Foreach##op##ScalarV2, tensors(self), scalar(other), outs(out)) {        \
     FOR_EACH_OUT at::fn##_out(out[i], self[i], number(other));                   \
   }                                                                              \
-  ACLNN(Foreach##op##ScalarList, tensors(self), scalars(other), tensors(out)) {  \
+  ACLNN(Foreach##op##ScalarList, tensors(self), scalars(other), outs(out)) {     \
     FOR_EACH_OUT at::fn##_out(out[i], self[i], number(other[i]));                \
   }
 EACH_SCALED(Add, add)
@@ -61,41 +61,41 @@ EACH_BINARY(Div, div)
 EACH_BINARY(Maximum, maximum)
 EACH_BINARY(Minimum, minimum)
 // Powers with a number are not the powers with a tensor: squares and roots are computed as such.
-ACLNN(ForeachPowList, tensors(self), tensors(exponent), tensors(out)) {
+ACLNN(ForeachPowList, tensors(self), tensors(exponent), outs(out)) {
   FOR_EACH_OUT at::pow_out(out[i], self[i], exponent[i]);
 }
-ACLNN(ForeachPowScalarV2, tensors(self), scalar(exponent), tensors(out)) {
+ACLNN(ForeachPowScalarV2, tensors(self), scalar(exponent), outs(out)) {
   FOR_EACH_OUT at::pow_out(out[i], self[i], exponent);
 }
-ACLNN(ForeachPowScalarList, tensors(self), scalars(exponent), tensors(out)) {
+ACLNN(ForeachPowScalarList, tensors(self), scalars(exponent), outs(out)) {
   FOR_EACH_OUT at::pow_out(out[i], self[i], exponent[i]);
 }
-ACLNN(ForeachPowScalarAndTensor, scalar(self), tensors(exponent), tensors(out)) {
+ACLNN(ForeachPowScalarAndTensor, scalar(self), tensors(exponent), outs(out)) {
   FOR_EACH_OUT at::pow_out(out[i], self, exponent[i]);
 }
 
 // A list of factors arrives as a tensor.
 #define EACH_TERNARY(op, fn)                                                                                     \
-  ACLNN(Foreach##op##ScalarV2, tensors(self), tensors(a), tensors(b), scalar(value), tensors(out)) {             \
+  ACLNN(Foreach##op##ScalarV2, tensors(self), tensors(a), tensors(b), scalar(value), outs(out)) {                \
     FOR_EACH_OUT at::fn##_out(out[i], self[i], a[i], b[i], value);                                               \
   }                                                                                                              \
-  ACLNN(Foreach##op##ScalarList, tensors(self), tensors(a), tensors(b), tensor(values), tensors(out)) {          \
+  ACLNN(Foreach##op##ScalarList, tensors(self), tensors(a), tensors(b), tensor(values), outs(out)) {             \
     FOR_EACH_OUT at::fn##_out(out[i], self[i], a[i], b[i], values[i].item());                                    \
   }
 EACH_TERNARY(Addcmul, addcmul)
 EACH_TERNARY(Addcdiv, addcdiv)
-ACLNN(ForeachLerpScalar, tensors(self), tensors(end), scalar(weight), tensors(out)) {
+ACLNN(ForeachLerpScalar, tensors(self), tensors(end), scalar(weight), outs(out)) {
   FOR_EACH_OUT at::lerp_out(out[i], self[i], end[i], weight);
 }
-ACLNN(ForeachLerpList, tensors(self), tensors(end), tensors(weight), tensors(out)) {
+ACLNN(ForeachLerpList, tensors(self), tensors(end), tensors(weight), outs(out)) {
   FOR_EACH_OUT at::lerp_out(out[i], self[i], end[i], weight[i]);
 }
-ACLNN(ForeachNorm, tensors(self), scalar(ord), tensors(out)) {
+ACLNN(ForeachNorm, tensors(self), scalar(ord), outs(out)) {
   FOR_EACH_OUT at::linalg_vector_norm_out(out[i], self[i], ord);
 }
-ACLNN(ForeachCopy, tensors(src), tensors(out)) { FOR_EACH_OUT out[i].copy_(src[i]); }
-ACLNN(ForeachZeroInplace, tensors(out)) { FOR_EACH_OUT out[i].zero_(); }
-ACLNN(ForeachRoundOffNumberV2, tensors(self), scalar(mode), tensors(out)) {
+ACLNN(ForeachCopy, tensors(src), outs(out)) { FOR_EACH_OUT out[i].copy_(src[i]); }
+ACLNN(ForeachZeroInplace, outs(out)) { FOR_EACH_OUT out[i].zero_(); }
+ACLNN(ForeachRoundOffNumberV2, tensors(self), scalar(mode), outs(out)) {
   FOR_EACH_OUT switch (mode.toInt()) {
     case 1: at::round_out(out[i], self[i]); break;
     case 2: at::floor_out(out[i], self[i]); break;
@@ -106,16 +106,16 @@ ACLNN(ForeachRoundOffNumberV2, tensors(self), scalar(mode), tensors(out)) {
   }
 }
 
-ACLNN(ForeachNonFiniteCheckAndUnscale, tensors(gradients), tensor(found_inf), tensor(inverse_scale)) {
+ACLNN(ForeachNonFiniteCheckAndUnscale, inouts(gradients), inout(found_inf), tensor(inverse_scale)) {
   at::_amp_foreach_non_finite_check_and_unscale_(gradients, found_inf, inverse_scale);
 }
 ACLNN(
-    AmpUpdateScale, tensor(scale), tensor(growth_tracker), tensor(found_inf), real(growth), real(backoff),
-    int64(interval), tensor(scale_out), tensor(growth_tracker_out)) {
+    AmpUpdateScale, inout(scale), inout(growth_tracker), tensor(found_inf), real(growth), real(backoff),
+    int64(interval), out(scale_out), out(growth_tracker_out)) {
   at::_amp_update_scale_(scale, growth_tracker, found_inf, growth, backoff, interval);
 }
 ACLNN(
-    ApplyAdamWV2, tensor(parameter), tensor(average), tensor(square), tensor(max_square), tensor(gradient),
+    ApplyAdamWV2, inout(parameter), inout(average), inout(square), inout(max_square), tensor(gradient),
     tensor(step), single(rate), single(beta1), single(beta2), single(weight_decay), single(epsilon), flag(amsgrad),
     flag(maximize)) {
   const auto largest = amsgrad ? std::vector{max_square} : std::vector<at::Tensor>();
@@ -124,7 +124,7 @@ ACLNN(
       widen(weight_decay), widen(epsilon), amsgrad, maximize);
 }
 ACLNN(
-    FusedSgd, tensors(parameters), tensors(gradients), tensors(momenta), tensor(gradient_scale), single(weight_decay),
+    FusedSgd, inouts(parameters), inouts(gradients), inouts(momenta), tensor(gradient_scale), single(weight_decay),
     single(momentum), single(rate), single(dampening), flag(nesterov), flag(maximize), flag(first)) {
   const auto scale = gradient_scale.defined() ? std::optional(gradient_scale) : std::nullopt;
   at::_fused_sgd_(

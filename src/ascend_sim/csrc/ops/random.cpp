@@ -187,88 +187,88 @@ void rrelu(
 } // namespace
 
 // Each with seed and offset as numbers, and as tensors.
-ACLNN(InplaceUniform, tensor(self), real(from), real(to), int64(seed), int64(offset)) {
+ACLNN(InplaceUniform, out(self), real(from), real(to), int64(seed), int64(offset)) {
   uniform(self, from, to, key(seed, offset));
 }
-ACLNN(InplaceUniformTensor, tensor(self), real(from), real(to), tensor(seed), tensor(base), int64(offset)) {
+ACLNN(InplaceUniformTensor, out(self), real(from), real(to), tensor(seed), tensor(base), int64(offset)) {
   uniform(self, from, to, key(seed, base, offset));
 }
-ACLNN(InplaceNormal, tensor(self), single(mean), single(std), int64(seed), int64(offset)) {
+ACLNN(InplaceNormal, out(self), single(mean), single(std), int64(seed), int64(offset)) {
   normal(self, mean, std, key(seed, offset));
 }
-ACLNN(InplaceNormalTensor, tensor(self), single(mean), single(std), tensor(seed), tensor(base), int64(offset)) {
+ACLNN(InplaceNormalTensor, out(self), single(mean), single(std), tensor(seed), tensor(base), int64(offset)) {
   normal(self, mean, std, key(seed, base, offset));
 }
-ACLNN(InplaceRandom, tensor(self), int64(from), int64(to), int64(seed), int64(offset)) {
+ACLNN(InplaceRandom, out(self), int64(from), int64(to), int64(seed), int64(offset)) {
   integers(self, from, uint64_t(to) - uint64_t(from), key(seed, offset));
 }
-ACLNN(InplaceRandomTensor, tensor(self), int64(from), int64(to), tensor(seed), tensor(base), int64(offset)) {
+ACLNN(InplaceRandomTensor, out(self), int64(from), int64(to), tensor(seed), tensor(base), int64(offset)) {
   integers(self, from, uint64_t(to) - uint64_t(from), key(seed, base, offset));
 }
-ACLNN(InplaceRandomWithoutFromTo, tensor(self), int64(seed), int64(offset)) { integers(self, key(seed, offset)); }
-ACLNN(InplaceRandomWithoutFromToTensor, tensor(self), tensor(seed), tensor(base), int64(offset)) {
+ACLNN(InplaceRandomWithoutFromTo, out(self), int64(seed), int64(offset)) { integers(self, key(seed, offset)); }
+ACLNN(InplaceRandomWithoutFromToTensor, out(self), tensor(seed), tensor(base), int64(offset)) {
   integers(self, key(seed, base, offset));
 }
 ACLNN(
-    DropoutGenMaskV2, ints(shape), real(drop), int64(seed), int64(offset), dtype(type), tensor(mask)) {
+    DropoutGenMaskV2, ints(shape), real(drop), int64(seed), int64(offset), dtype(type), out(mask)) {
   keep_mask(shape, drop, key(seed, offset), mask);
 }
 ACLNN(
     DropoutGenMaskV2Tensor, ints(shape), real(drop), tensor(seed), tensor(base), int64(offset), dtype(type),
-    tensor(mask)) {
+    out(mask)) {
   keep_mask(shape, drop, key(seed, base, offset), mask);
 }
 ACLNN(
-    Multinomial, tensor(self), int64(samples), flag(replacement), int64(seed), int64(offset), tensor(out)) {
+    Multinomial, tensor(self), int64(samples), flag(replacement), int64(seed), int64(offset), out(out)) {
   multinomial(self, samples, replacement, key(seed, offset), out);
 }
 ACLNN(
     MultinomialTensor, tensor(self), int64(samples), flag(replacement), tensor(seed), tensor(base), int64(offset),
-    tensor(out)) {
+    out(out)) {
   multinomial(self, samples, replacement, key(seed, base, offset), out);
 }
 
 // torch_npu has no form of these for a capture: it refuses them there, or (torch.normal) records nothing.
-ACLNN(InplaceBernoulli, tensor(self), scalar(p), int64(seed), int64(offset)) {
+ACLNN(InplaceBernoulli, out(self), scalar(p), int64(seed), int64(offset)) {
   self.copy_(uniform_like(self, key(seed, offset)).lt(p));
 }
-ACLNN(InplaceBernoulliTensor, tensor(self), tensor(p), int64(seed), int64(offset)) {
+ACLNN(InplaceBernoulliTensor, out(self), tensor(p), int64(seed), int64(offset)) {
   self.copy_(uniform_like(self, key(seed, offset)).lt(p));
 }
-ACLNN(NormalTensorTensor, tensor(mean), tensor(std), int64(seed), int64(offset), tensor(out)) {
+ACLNN(NormalTensorTensor, tensor(mean), tensor(std), int64(seed), int64(offset), out(out)) {
   normal(out, 0, 1, key(seed, offset));
   out.mul_(std).add_(mean);
 }
-ACLNN(NormalTensorFloat, tensor(mean), single(std), int64(seed), int64(offset), tensor(out)) {
+ACLNN(NormalTensorFloat, tensor(mean), single(std), int64(seed), int64(offset), out(out)) {
   normal(out, 0, std, key(seed, offset));
   out.add_(mean);
 }
-ACLNN(NormalFloatTensor, single(mean), tensor(std), int64(seed), int64(offset), tensor(out)) {
+ACLNN(NormalFloatTensor, single(mean), tensor(std), int64(seed), int64(offset), out(out)) {
   normal(out, 0, 1, key(seed, offset));
   out.mul_(std).add_(mean);
 }
-ACLNN(NormalFloatFloat, single(mean), single(std), int64(seed), int64(offset), tensor(out)) {
+ACLNN(NormalFloatFloat, single(mean), single(std), int64(seed), int64(offset), out(out)) {
   normal(out, mean, std, key(seed, offset));
 }
-ACLNN(SimThreadExponential, tensor(self), int64(count), real(rate), int64(seed), int64(offset)) {
+ACLNN(SimThreadExponential, out(self), int64(count), real(rate), int64(seed), int64(offset)) {
   exponential(self, rate, key(seed, offset));
 }
-ACLNN(Randperm, int64(n), int64(seed), int64(offset), tensor(out)) {
+ACLNN(Randperm, int64(n), int64(seed), int64(offset), out(out)) {
   auto order = at::empty({n}, out.options().dtype(at::kLong));
   integers(order, key(seed, offset));
   out.copy_(order.argsort(/*stable=*/true));
 }
-ACLNN(DropoutGenMask, ints(shape), real(drop), int64(seed), int64(offset), tensor(mask)) {
+ACLNN(DropoutGenMask, ints(shape), real(drop), int64(seed), int64(offset), out(mask)) {
   keep_mask(shape, drop, key(seed, offset), mask);
 }
 
 ACLNN(
-    RReluWithNoise, tensor(self), tensor(noise), scalar(lower), scalar(upper), flag(training), int64(seed),
-    int64(offset), tensor(out)) {
+    RReluWithNoise, tensor(self), inout(noise), scalar(lower), scalar(upper), flag(training), int64(seed),
+    int64(offset), out(out)) {
   rrelu(self, noise, lower.toDouble(), upper.toDouble(), training, key(seed, offset), out);
 }
 ACLNN(
-    InplaceRReluWithNoise, tensor(self), tensor(noise), scalar(lower), scalar(upper), flag(training), int64(seed),
+    InplaceRReluWithNoise, inout(self), inout(noise), scalar(lower), scalar(upper), flag(training), int64(seed),
     int64(offset)) {
   rrelu(self, noise, lower.toDouble(), upper.toDouble(), training, key(seed, offset), self);
 }
@@ -278,7 +278,7 @@ static std::string no_bits_for(const at::Tensor& self, const at::Tensor& mask, d
       ? ""
       : c10::str("a mask of ", mask.numel(), ' ', mask.scalar_type(), " has no bit for each of ", self.numel());
 }
-ACLNN_UNLESS(DropoutDoMask, no_bits_for, tensor(self), tensor(mask), real(drop), tensor(out)) {
+ACLNN_UNLESS(DropoutDoMask, no_bits_for, tensor(self), tensor(mask), real(drop), out(out)) {
   auto keep = at::empty(self.sizes(), self.options().dtype(at::kBool));
   const auto* bytes = mask.const_data_ptr<uint8_t>();
   auto* bits = keep.mutable_data_ptr<bool>();

@@ -17,26 +17,26 @@ std::optional<double> factor(float value) {
 } // namespace
 
 #define UPSAMPLE_1D(op, function)                                                                                   \
-  ACLNN(op, tensor(self), ints(size), flag(align), real(w), tensor(out)) {                                          \
+  ACLNN(op, tensor(self), ints(size), flag(align), real(w), out(out)) {                                             \
     at::function##_out(out, self, size, align, factor(w));                                                          \
   }                                                                                                                 \
-  ACLNN(op##Backward, tensor(grad), ints(size), ints(input), flag(align), real(w), tensor(out)) {                   \
+  ACLNN(op##Backward, tensor(grad), ints(size), ints(input), flag(align), real(w), out(out)) {                      \
     at::function##_backward_out(out, grad, size, input, align, factor(w));                                          \
   }
 #define UPSAMPLE_2D_BACKWARD(op, function)                                                                          \
-  ACLNN(op, tensor(grad), ints(size), ints(input), flag(align), real(h), real(w), tensor(out)) {                    \
+  ACLNN(op, tensor(grad), ints(size), ints(input), flag(align), real(h), real(w), out(out)) {                       \
     at::function##_backward_out(out, grad, size, input, align, factor(h), factor(w));                               \
   }
 #define UPSAMPLE_2D(op, backward, function)                                                                         \
-  ACLNN(op, tensor(self), ints(size), flag(align), real(h), real(w), tensor(out)) {                                 \
+  ACLNN(op, tensor(self), ints(size), flag(align), real(h), real(w), out(out)) {                                    \
     at::function##_out(out, self, size, align, factor(h), factor(w));                                               \
   }                                                                                                                 \
   UPSAMPLE_2D_BACKWARD(backward, function)
 #define UPSAMPLE_3D(op, function)                                                                                   \
-  ACLNN(op, tensor(self), ints(size), flag(align), real(d), real(h), real(w), tensor(out)) {                        \
+  ACLNN(op, tensor(self), ints(size), flag(align), real(d), real(h), real(w), out(out)) {                           \
     at::function##_out(out, self, size, align, factor(d), factor(h), factor(w));                                    \
   }                                                                                                                 \
-  ACLNN(op##Backward, tensor(grad), ints(size), ints(input), flag(align), real(d), real(h), real(w), tensor(out)) { \
+  ACLNN(op##Backward, tensor(grad), ints(size), ints(input), flag(align), real(d), real(h), real(w), out(out)) {    \
     at::function##_backward_out(out, grad, size, input, align, factor(d), factor(h), factor(w));                    \
   }
 UPSAMPLE_1D(UpsampleLinear1d, upsample_linear1d)
@@ -48,30 +48,30 @@ UPSAMPLE_2D(UpsampleBicubic2dAA, UpsampleBicubic2dAAGrad, _upsample_bicubic2d_aa
 UPSAMPLE_3D(UpsampleTrilinear3d, upsample_trilinear3d)
 
 #define NEAREST_1D_BACKWARD(op, function)                                                                           \
-  ACLNN(op##Backward, tensor(grad), ints(size), ints(input), real(w), tensor(out)) {                                \
+  ACLNN(op##Backward, tensor(grad), ints(size), ints(input), real(w), out(out)) {                                   \
     at::function##_backward_out(out, grad, size, input, factor(w));                                                 \
   }
 #define NEAREST_2D_BACKWARD(op, function)                                                                           \
-  ACLNN(op##Backward, tensor(grad), ints(size), ints(input), real(h), real(w), tensor(out)) {                       \
+  ACLNN(op##Backward, tensor(grad), ints(size), ints(input), real(h), real(w), out(out)) {                          \
     at::function##_backward_out(out, grad, size, input, factor(h), factor(w));                                      \
   }
 #define NEAREST_3D(op, function)                                                                                    \
-  ACLNN(op, tensor(self), ints(size), real(d), real(h), real(w), tensor(out)) {                                     \
+  ACLNN(op, tensor(self), ints(size), real(d), real(h), real(w), out(out)) {                                        \
     at::function##_out(out, self, size, factor(d), factor(h), factor(w));                                           \
   }                                                                                                                 \
-  ACLNN(op##Backward, tensor(grad), ints(size), ints(input), real(d), real(h), real(w), tensor(out)) {              \
+  ACLNN(op##Backward, tensor(grad), ints(size), ints(input), real(d), real(h), real(w), out(out)) {                 \
     at::function##_backward_out(out, grad, size, input, factor(d), factor(h), factor(w));                           \
   }
-ACLNN(UpsampleNearest1dV2, tensor(self), ints(size), single(w), tensor(out)) {
+ACLNN(UpsampleNearest1dV2, tensor(self), ints(size), single(w), out(out)) {
   at::upsample_nearest1d_out(out, self, size, factor(w));
 }
-ACLNN(UpsampleNearestExact1d, tensor(self), ints(size), real(w), tensor(out)) {
+ACLNN(UpsampleNearestExact1d, tensor(self), ints(size), real(w), out(out)) {
   at::_upsample_nearest_exact1d_out(out, self, size, factor(w));
 }
-ACLNN(UpsampleNearest2dV2, tensor(self), ints(size), single(h), single(w), tensor(out)) {
+ACLNN(UpsampleNearest2dV2, tensor(self), ints(size), single(h), single(w), out(out)) {
   at::upsample_nearest2d_out(out, self, size, factor(h), factor(w));
 }
-ACLNN(UpsampleNearestExact2d, tensor(self), ints(size), real(h), real(w), tensor(out)) {
+ACLNN(UpsampleNearestExact2d, tensor(self), ints(size), real(h), real(w), out(out)) {
   at::_upsample_nearest_exact2d_out(out, self, size, factor(h), factor(w));
 }
 NEAREST_1D_BACKWARD(UpsampleNearest1d, upsample_nearest1d)
@@ -82,8 +82,8 @@ NEAREST_3D(UpsampleNearest3d, upsample_nearest3d)
 NEAREST_3D(UpsampleNearestExact3d, _upsample_nearest_exact3d)
 
 #define PAD(op, function)                                                                                           \
-  ACLNN(op, tensor(self), ints(padding), tensor(out)) { at::function##_out(out, self, padding); }                   \
-  ACLNN(op##Backward, tensor(grad), tensor(self), ints(padding), tensor(out)) {                                     \
+  ACLNN(op, tensor(self), ints(padding), out(out)) { at::function##_out(out, self, padding); }                      \
+  ACLNN(op##Backward, tensor(grad), tensor(self), ints(padding), out(out)) {                                        \
     at::function##_backward_out(out, grad, self, padding);                                                          \
   }
 PAD(ReflectionPad1d, reflection_pad1d)
@@ -94,12 +94,12 @@ PAD(ReplicationPad2d, replication_pad2d)
 PAD(ReplicationPad3d, replication_pad3d)
 
 #define GRID_SAMPLER(op, function)                                                                                  \
-  ACLNN(op, tensor(self), tensor(grid), int64(interpolation), int64(padding), flag(align), tensor(out)) {           \
+  ACLNN(op, tensor(self), tensor(grid), int64(interpolation), int64(padding), flag(align), out(out)) {              \
     out.copy_(at::function(self, grid, interpolation, padding, align));                                             \
   }                                                                                                                 \
   ACLNN(                                                                                                            \
       op##Backward, tensor(grad), tensor(self), tensor(grid), int64(interpolation), int64(padding), flag(align),    \
-      bools(mask), tensor(grad_input), tensor(grad_grid)) {                                                         \
+      bools(mask), out(grad_input), out(grad_grid)) {                                                               \
     const auto [dx, dgrid] =                                                                                        \
         at::function##_backward(grad, self, grid, interpolation, padding, align, {mask[0], mask[1]});               \
     if (mask[0]) {                                                                                                  \
@@ -109,6 +109,6 @@ PAD(ReplicationPad3d, replication_pad3d)
   }
 GRID_SAMPLER(GridSampler2D, grid_sampler_2d)
 GRID_SAMPLER(GridSampler3D, grid_sampler_3d)
-ACLNN(AffineGrid, tensor(theta), ints(size), flag(align), tensor(out)) {
+ACLNN(AffineGrid, tensor(theta), ints(size), flag(align), out(out)) {
   out.copy_(at::affine_grid_generator(theta, size, align));
 }

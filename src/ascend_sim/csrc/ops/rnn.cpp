@@ -53,17 +53,17 @@ std::string not_simulated(const at::Tensor& batch_sizes, int64_t layers, double 
 
 } // namespace
 
-#define LSTM_KEPT tensors(i), tensors(j), tensors(f), tensors(o), tensors(h), tensors(c), tensors(tanh_c)
+#define LSTM_KEPT(kind) kind(i), kind(j), kind(f), kind(o), kind(h), kind(c), kind(tanh_c)
 #define RNN_OPTIONS flag(has_biases), int64(layers), real(dropout), flag(train), flag(bidirectional), flag(batch_first)
-#define GRU_KEPT tensors(r), tensors(z), tensors(n), tensors(hidden_n), tensors(h)
+#define GRU_KEPT(kind) kind(r), kind(z), kind(n), kind(hidden_n), kind(h)
 
 ACLNN_UNLESS(
     LSTM,
     [](auto&, auto&, auto&, auto& batch_sizes, bool, int64_t layers, double dropout, bool train, auto&&...) {
       return not_simulated(batch_sizes, layers, dropout, train);
     },
-    tensor(input), tensors(params), tensors(hx), tensor(batch_sizes), RNN_OPTIONS, tensor(y), tensor(hy), tensor(cy),
-    LSTM_KEPT) {
+    tensor(input), tensors(params), tensors(hx), tensor(batch_sizes), RNN_OPTIONS, out(y), out(hy), out(cy),
+    LSTM_KEPT(outs)) {
   sim::WithAutograd guard;
   const auto [outputs, hidden, cells] =
       at::lstm(input, hx, leaves(params), has_biases, layers, dropout, train, bidirectional, batch_first);
@@ -73,7 +73,7 @@ ACLNN_UNLESS(
 }
 ACLNN(
     LstmBackward, tensor(input), tensors(hx), tensors(params), tensor(grad_y), tensor(grad_hy), tensor(grad_cy),
-    LSTM_KEPT, tensor(batch_sizes), RNN_OPTIONS, bools(wanted), tensor(dx), tensor(dh), tensor(dc), tensors(dparams)) {
+    LSTM_KEPT(tensors), tensor(batch_sizes), RNN_OPTIONS, bools(wanted), out(dx), out(dh), out(dc), outs(dparams)) {
   std::vector<at::Tensor> operands{input, hx[0], hx[1]};
   operands.insert(operands.end(), params.begin(), params.end());
   const auto found = gradients(operands, {grad_y, grad_hy, grad_cy}, [&](const std::vector<at::Tensor>& x) {
@@ -92,7 +92,7 @@ ACLNN_UNLESS(
     [](auto&, auto&, auto&, auto& batch_sizes, bool, int64_t layers, double dropout, bool train, auto&&...) {
       return not_simulated(batch_sizes, layers, dropout, train);
     },
-    tensor(input), tensors(params), tensor(hx), tensor(batch_sizes), RNN_OPTIONS, tensor(y), tensor(hy), GRU_KEPT) {
+    tensor(input), tensors(params), tensor(hx), tensor(batch_sizes), RNN_OPTIONS, out(y), out(hy), GRU_KEPT(outs)) {
   sim::WithAutograd guard;
   const auto [outputs, hidden] =
       at::gru(input, hx, leaves(params), has_biases, layers, dropout, train, bidirectional, batch_first);
@@ -100,9 +100,9 @@ ACLNN_UNLESS(
   hy.copy_(hidden.detach());
 }
 ACLNN(
-    GRUBackward, tensor(input), tensors(params), tensor(hx), tensor(grad_y), tensor(grad_hy), GRU_KEPT,
-    tensor(batch_sizes), flag(has_biases), int64(layers), flag(bidirectional), flag(batch_first), tensor(dx),
-    tensor(dh), tensors(dparams)) {
+    GRUBackward, tensor(input), tensors(params), tensor(hx), tensor(grad_y), tensor(grad_hy), GRU_KEPT(tensors),
+    tensor(batch_sizes), flag(has_biases), int64(layers), flag(bidirectional), flag(batch_first), out(dx),
+    out(dh), outs(dparams)) {
   std::vector<at::Tensor> operands{input, hx};
   operands.insert(operands.end(), params.begin(), params.end());
   const auto found = gradients(operands, {grad_y, grad_hy}, [&](const std::vector<at::Tensor>& x) {
