@@ -5,8 +5,8 @@ because torch imports torch_npu by itself. Where a real CANN loads, it does noth
 """
 
 from .build import LoadError
-from .pacing import Card, CardError, clock, fit, paced, work
 from .loading import Device, load, operators
+from .pacing import Card, CardError, clock, fit, paced, work
 from .tracing import Span, trace
 
 __all__ = [

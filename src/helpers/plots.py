@@ -301,8 +301,8 @@ def break_even(
 
 
 def levers_figure(modelled: Sequence[levers.Gain], measured: Sequence[levers.Gain]) -> Figure:
-    """The speed-up of each case of ``levers.gains``: at full size on the paced clock, with its band; small, on the device
-    that is there; and as reported. One panel per source."""
+    """The speed-up of each case of ``levers.gains``: at full size on the paced clock, with its band; small, on the
+    device that is there; and as reported. One panel per source."""
     there = source_of({"clock": measured[0].clock, "device": "ascend" if measured[0].clock == "hardware" else ""})
     columns = {
         "modelled": ("full size", [(gain.speedup, *gain.band) for gain in modelled]),
@@ -318,7 +318,8 @@ def levers_figure(modelled: Sequence[levers.Gain], measured: Sequence[levers.Gai
                 continue
             ax.plot((low, high), (row, row), color=style.color, linewidth=5, alpha=0.3, solid_capstyle="butt")
             ax.plot(value, row, color=style.color, marker=style.marker)
-            ax.annotate(f"{value:.3g}×", (value, row), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=9)
+            ax.annotate(f"{value:.3g}×", (value, row), xytext=(0, 8), textcoords="offset points", ha="center",
+                        fontsize=9)  # fmt: skip
         ax.axvline(1, color="black", linewidth=0.8, linestyle=":")
         ax.set_xscale("log")
         _plain(ax.xaxis, 1, 1.5, 2, 3, 5)
@@ -348,7 +349,7 @@ def roofs(eager: Mapping[str, levers.Run], after: Mapping[str, levers.Run], laun
     ends = _reach([*x.values(), launch_us])
     ax.plot(ends, ends, color="black", linewidth=1)
     ax.plot((ends[0], launch_us), (launch_us, launch_us), color=HOST, linewidth=1.5)
-    ax.fill_between((ends[0], launch_us), ends[0:1] + (launch_us,), (launch_us,) * 2, color=HOST, alpha=0.1, linewidth=0)
+    ax.fill_between((ends[0], launch_us), (ends[0], launch_us), launch_us, color=HOST, alpha=0.1, linewidth=0)
     for name, run in eager.items():
         high = run.median_ms / run.kernels * 1e3
         low = after[name].median_ms / after[name].kernels * 1e3
@@ -356,7 +357,8 @@ def roofs(eager: Mapping[str, levers.Run], after: Mapping[str, levers.Run], laun
         ax.plot(x[name], high, color=style.color, marker=style.marker, markerfacecolor="white")
         ax.plot(x[name], low, color=style.color, marker=style.marker)
         ax.annotate(name, (x[name], high), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=9)
-    ax.annotate("host: one launch", (ends[0], launch_us), xytext=(4, 4), textcoords="offset points", fontsize=9, color=HOST)
+    ax.annotate("host: one launch", (ends[0], launch_us), xytext=(4, 4), textcoords="offset points", fontsize=9,
+                color=HOST)  # fmt: skip
     ax.annotate("device: its kernels", (ends[1], ends[1]), xytext=(-4, -4), textcoords="offset points", fontsize=9,
                 ha="right", va="top")  # fmt: skip
     ax.set_xscale("log")

@@ -170,10 +170,8 @@ SIM_API aclError aclrtSynchronizeEvent(aclrtEvent handle) {
     due = event.due;
   }
   event.await(ticket);
-  if (paced) {
-    sleep_until(due, INFINITY);
-    host_work(now(), card().sync);
-  }
+  sleep_until(due, INFINITY);
+  wake_up();
   return take_error();
 }
 

@@ -40,5 +40,7 @@ bool sleep_until(double time, double latest);
 
 // What CANN does on the host for an operator takes its time there, beginning at `start`: a busy wait.
 void host_work(double start, double seconds);
+// From the end of what the host waited for until it goes on.
+void wake_up();
 
 } // namespace sim

@@ -171,9 +171,6 @@ aclError Stream::drain(int timeout_ms) {
     }
   }
   if (in_time && sleep_until(free, until)) {
-    if (paced) {
-      host_work(now(), card().sync);
-    }
     return ACL_SUCCESS;
   }
   return fail(ACL_ERROR_RT_STREAM_SYNC_TIMEOUT, "stream " + std::to_string(id) + " did not finish in time");
@@ -294,6 +291,7 @@ aclError synchronize_device(int timeout_ms) {
       return error;
     }
   }
+  wake_up();
   return take_error();
 }
 
@@ -358,6 +356,7 @@ SIM_API aclError aclrtSynchronizeStreamWithTimeout(aclrtStream handle, int32_t t
   Stream* stream = stream_of(handle);
   aclError error = refuse_captured(stream);
   error = error ? error : stream->drain(timeout_ms);
+  sim::wake_up();
   return error ? error : sim::take_error();
 }
 SIM_API aclError aclrtSynchronizeStream(aclrtStream handle) {
