@@ -114,7 +114,11 @@ def test_compare_fails_when_a_replay_is_not_eager():
             "300 tokens, but the model has 256",
         ),
         (("compare", "genmol", "--use-graph"), "unrecognized arguments: --use-graph"),
-        (("run", "genmol", "--clock", "paced"), "unrecognized arguments: --clock paced"),
+        (("run", "genmol", "--clock", "slow"), "invalid choice: 'slow' (choose from"),
+        (("run", "genmol", "--clock", "paced", "--card", "ascend_1"), "no profile of a card 'ascend_1'"),
+        (("compare", "climax", "--tokens", "4"), "climax has no --tokens; it has width, layers, rows, columns"),
+        (("compare", "climax", "--lever", "crowbar"), "invalid choice: 'crowbar' (choose from"),
+        (("compare", "genmol", "--lever", "no-waits"), "genmol has nothing for the lever no-waits"),
     ],
 )
 def test_bad_usage(args, says):

@@ -16,9 +16,9 @@ import ascend_sim
 
 from . import device
 
-# The models, and how many layers each has by default: as many as the original.
-LAYERS = {"genmol": 12, "nucleotide-transformer": 24, "climax": 8, "aurora-stand-in": 8}
-SIZES = {"batch": 1, "width": 64, "tokens": 16}
+# What --help can say without torch. levers.py has the rest.
+MODELS = ("genmol", "nucleotide-transformer", "climax", "aurora-stand-in")
+LEVERS = ("graph", "task-queue", "task-queue-2", "no-waits", "fused-gelu", "batch")
 CARD = "ascend_910b2"
 NOISY = 0.2  # a spread of the runs above this says more about the machine than about the model
 
@@ -27,30 +27,26 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m helpers", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("doctor", help="what is on this machine, one line per fact")
-    for name, text in (
-        ("run", "time a model, three runs"),
-        ("compare", "eager x3, replay x3, and are they equal; with levers: before and after; no model: the table"),
-    ):
-        command = commands.add_parser(name, help=text)
-        several = dict(nargs="?") if name == "compare" else {}
-        command.add_argument("model", metavar="MODEL", choices=LAYERS, help=f"one of: {', '.join(LAYERS)}", **several)
-        for option, default in SIZES.items():
-            command.add_argument(f"--{option}", type=_positive, metavar="N", help=f"default {default}")
-        command.add_argument("--layers", type=_positive, metavar="N", help="default: as many as the original has")
+    run = commands.add_parser("run", help="time a model, three runs")
+    run.add_argument("model", metavar="MODEL", choices=MODELS, help=f"one of: {', '.join(MODELS)}")
+    run.add_argument("--use-graph", action="store_true", help="capture the model and time its replay")
+    compare = commands.add_parser("compare", help="eager and replay, or before and after levers; no model: the table")
+    compare.add_argument("model", metavar="MODEL", choices=MODELS, nargs="?", help=f"one of: {', '.join(MODELS)}")
+    compare.add_argument(
+        "--lever", action="append", dest="levers", choices=LEVERS, metavar="LEVER",
+        help=f"change this, and start from the published form: {', '.join(LEVERS)}; may be repeated",
+    )  # fmt: skip
+    for command in (run, compare):
+        command.add_argument("--batch", type=_positive, metavar="N", help="default 1")
+        for name in ("width", "tokens", "layers"):
+            command.add_argument(f"--{name}", type=_positive, metavar="N", help="default: the model's, see --clock")
+        command.add_argument(
+            "--clock", choices=("cpu", "paced"), default="cpu",
+            help="cpu: a small model on the device that is there (default); paced: at full size, times by a card's "
+            "profile, nothing computed",
+        )  # fmt: skip
+        command.add_argument("--card", default=CARD, metavar="CARD", help=f"profile, a name or a file; default {CARD}")
         command.add_argument("--json", type=Path, metavar="FILE", help="merge the records into this results file")
-        if name == "run":
-            command.add_argument("--use-graph", action="store_true", help="capture the model and time its replay")
-        else:
-            command.add_argument(
-                "--lever", action="append", dest="levers", metavar="LEVER",
-                help="graph, task-queue, task-queue-2, no-waits, fused-gelu or batch; may be repeated",
-            )  # fmt: skip
-            command.add_argument(
-                "--modelled", action="store_true", help="with levers: at full size on the paced clock, not computed"
-            )
-            command.add_argument(
-                "--card", default=CARD, metavar="CARD", help=f"profile for the paced clock, a name or a file: {CARD}"
-            )
     args = parser.parse_args(argv)
     if args.command == "doctor":
         return doctor()
@@ -58,108 +54,111 @@ def main(argv: list[str] | None = None) -> int:
         return _fail("torch is not installed: pip install -e '.[npu]' brings the pair that fits together")
     import torch
 
-    from .bench import ResultsError
+    from .bench import ResultsError, load_results
     from .capture import CaptureError
+    from .levers import LeverError
 
-    if args.command == "compare" and (args.levers or not args.model):
-        try:
-            return _compare_levers(args)
-        except ascend_sim.CardError as error:
-            parser.error(str(error))
-    if args.command == "compare" and args.modelled:
-        parser.error("--modelled needs a --lever, or no model")
-    for option, default in (SIZES | {"layers": LAYERS[args.model]}).items():
-        setattr(args, option, getattr(args, option) or default)
     try:
-        model, shape, inputs = _workload(args)
-        inputs(seed=0)
-    except ValueError as error:
-        parser.error(str(error))
-    except RuntimeError as error:  # the machine's memory, for one
-        return _fail(device.brief(error))
-    try:
-        return _time(args, model, shape, inputs)
-    except (device.DeviceError, ascend_sim.LoadError, CaptureError, ResultsError, OSError) as error:
+        if args.json and args.json.exists():
+            load_results(args.json)  # a broken file shows before the work, not after it
+        if args.command == "compare" and not args.model:
+            return _table(args)
+        return _one_model(parser, args)
+    except (device.DeviceError, ascend_sim.LoadError, CaptureError, LeverError, ResultsError, OSError) as error:
         return _fail(error)
     except torch.OutOfMemoryError:
         return _fail(
             "the device is out of memory: take a smaller --width, --tokens or --batch; for the simulated device, "
             "ASCEND_SIM_MEMORY=<GiB> raises its limit"
         )
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         return _fail(device.brief(error))
 
 
-def _workload(args):
-    """The model in a form that captures, its shape for the records, and a function that makes its inputs."""
-    from functools import partial
-
-    from . import models
-
-    shape = {"width": args.width, "layers": args.layers}
-    if args.model in ("genmol", "nucleotide-transformer"):
-        make = models.genmol if args.model == "genmol" else models.nucleotide_transformer
-        model = make(args.width, args.layers)
-        return model, shape | {"tokens": args.tokens}, partial(model.inputs, args.batch, args.tokens)
-    rows, columns = size = (16, 32)  # the grid: --tokens is for models of text
-    if args.model == "climax":
-        model = models.climax(args.width, args.layers, size=size, device_index=False)
-    else:
-        model = models.aurora_stand_in(args.width, [args.layers] * 3, size=size, levels=(100, 500, 850), guards=False)
-    return model, shape | {"rows": rows, "columns": columns}, partial(model.inputs, args.batch)
-
-
-def _compare_levers(args) -> int:
+def _table(args) -> int:
     from . import levers
-    from .bench import ResultsError, add_results, load_results
 
-    try:
-        if args.json and args.json.exists():
-            load_results(args.json)
-        print(device.activate(verbose=False))
-        if not args.model:
-            modelled, measured = (levers.gains(full=full, card=args.card) for full in (True, False))
-            print("\n" + levers.table(modelled, measured))
-            found = modelled + measured
-        else:
-            case = levers.Case(args.model, tuple(args.levers), levers.Setting(batch=args.batch or 1))
-            sizes = {name: getattr(args, name) for name in ("width", "tokens", "layers") if getattr(args, name)}
-            found = levers.gains([case], full=args.modelled, card=args.card, **sizes)
-            print(*found, sep="\n")
-        if args.json:
-            add_results(args.json, [record for gain in found for record in gain.records()])
-            print(f"wrote       {args.json}")
-    except (device.DeviceError, ascend_sim.LoadError, ResultsError, levers.LeverError, OSError, ValueError) as error:
-        if isinstance(error, ascend_sim.CardError):
-            raise
-        return _fail(error)
+    print(device.activate(verbose=False))
+    modelled, measured = (levers.gains(full=full, card=args.card) for full in (True, False))
+    print("\n" + levers.table(modelled, measured))
+    _write(args, [record for gain in modelled + measured for record in gain.records()])
     return 0
 
 
-def _time(args, model, shape, make_inputs) -> int:
+def _one_model(parser, args) -> int:
+    from . import levers
+
+    workload, full = levers.WORKLOADS[args.model], args.clock == "paced"
+    chosen = {name: getattr(args, name) for name in ("width", "tokens", "layers") if getattr(args, name)}
+    shape = workload.full if full else workload.small
+    if unknown := [name for name in chosen if name not in shape]:
+        parser.error(f"{args.model} has no --{unknown[0]}; it has {', '.join(shape)}")
+    try:
+        ascend_sim.Card.load(args.card)
+        if full or args.command == "compare" and args.levers:
+            return _in_processes(args, chosen)
+        # What is timed eager is what is replayed.
+        setting = levers.capturable(args.model, batch=args.batch or 1)
+        model = workload.make(setting, **shape | chosen)
+        workload.inputs(model, setting.batch, **shape | chosen)
+    except (ValueError, ascend_sim.CardError) as error:
+        parser.error(str(error))
+    return _in_this_process(args, model, shape | chosen)
+
+
+def _in_processes(args, chosen) -> int:
+    """Full size, or with levers: each setting in a process at its task queue."""
+    from . import bench, levers
+
+    print(device.activate(verbose=False))
+    full, batch = args.clock == "paced", args.batch or 1
+    if args.command == "run":
+        setting = levers.capturable(args.model, graph=args.use_graph, tqe=device.task_queue(), batch=batch)
+        shape = levers.WORKLOADS[args.model].full | chosen
+        job = levers.Job(args.model, setting, tuple(shape.items()), args.card)
+        run, _ = levers.run_all([job])[job]
+        print(f"modelled    {run}")
+        mode = "graph" if args.use_graph else "eager"
+        records = [bench.record(model=args.model, mode=mode, batch=batch, shape=shape, tqe=setting.tqe, clock="paced",
+                                measurement=run, kernels=run.kernels)]  # fmt: skip
+    else:
+        before = levers.Setting(batch=batch)
+        if not args.levers:
+            before = levers.capturable(args.model, tqe=device.task_queue(), batch=batch)
+        case = levers.Case(args.model, tuple(args.levers or ["graph"]), before)
+        (gain,) = levers.gains([case], full=full, card=args.card, **chosen)
+        print(gain)
+        records = gain.records()
+    _write(args, records)
+    return 0
+
+
+def _in_this_process(args, model, shape) -> int:
     import torch
 
-    from .bench import add_results, compare, load_results, measure, record
+    from .bench import compare, measure, record
     from .capture import capture
+    from .levers import WORKLOADS
 
-    if args.json and args.json.exists():
-        load_results(args.json)  # a broken file shows before the work, not after it
     print(device.activate(verbose=False))
-    print(f"model       {args.model} {shape}, batch {args.batch}")
-    model, inputs = model.to("npu"), make_inputs(seed=0)
+    batch = args.batch or 1
+    print(f"model       {args.model} {shape}, batch {batch}")
+    model, make_inputs = model.to("npu"), WORKLOADS[args.model].inputs
+    inputs = make_inputs(model, batch, seed=0, **shape)
     ok = True
     with torch.no_grad():
         if args.command == "compare":
-            result = compare(model, *inputs, fresh=make_inputs(seed=1))
+            result = compare(model, *inputs, fresh=make_inputs(model, batch, seed=1, **shape))
             print(result)
             spread = max(result.eager.spread, result.graph.spread)
-            records = result.records(args.model, args.batch, shape)
+            records = result.records(args.model, batch, shape)
             ok = result.lossless
             if not ok:
                 print("[FAIL] a replay does not give what eager gives")
         else:
             if args.use_graph:
-                fn = capture(model, *inputs).graph.replay
+                captured = capture(model, *inputs)
+                fn = captured.graph.replay
             else:
                 inputs = [x.to("npu") for x in inputs]
                 fn = lambda: model(*inputs)  # noqa: E731
@@ -167,13 +166,19 @@ def _time(args, model, shape, make_inputs) -> int:
             mode = "graph" if args.use_graph else "eager"
             print(f"{mode:<12}{result}")
             spread = result.spread
-            records = [record(model=args.model, mode=mode, batch=args.batch, shape=shape, measurement=result)]
+            records = [record(model=args.model, mode=mode, batch=batch, shape=shape, measurement=result)]
     if spread > NOISY:
         print("noisy       other programs use the cores; run it again")
+    _write(args, records)
+    return 0 if ok else 1
+
+
+def _write(args, records) -> None:
     if args.json:
+        from .bench import add_results
+
         add_results(args.json, records)
         print(f"wrote       {args.json}")
-    return 0 if ok else 1
 
 
 def doctor() -> int:

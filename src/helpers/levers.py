@@ -106,7 +106,7 @@ WORKLOADS = {
     "aurora-stand-in": Workload(
         lambda setting, width, layers, rows, columns, levels: models.aurora_stand_in(
             width,
-            (6, 10, 8) if layers == 24 else [layers // 3] * 3,
+            (first := max(1, layers // 4), layers - first - layers // 3, layers // 3),  # 24: the original's 6, 10, 8
             size=(rows, columns),
             levels=aurora.LEVELS[:: -(-len(aurora.LEVELS) // levels)],
             guards=setting.waits,
@@ -117,6 +117,11 @@ WORKLOADS = {
         has_waits=True,
     ),
 }
+
+
+def capturable(model: str, **more) -> Setting:
+    """The published form, or where that waits for the device, the one that does not."""
+    return Setting(waits=not WORKLOADS[model].has_waits, **more)
 
 
 def pull(levers: Sequence[str], setting: Setting) -> Setting:
@@ -164,6 +169,10 @@ class Run:
     @property
     def median_ms(self) -> float:
         return statistics.median(self.runs_ms)
+
+    def __str__(self) -> str:
+        kernels = "" if self.kernels is None else f", {self.kernels} kernels of {self.kernels_ms:.3f} ms in all"
+        return f"{self.median_ms:.3f} ms, {self.waits} host waits{kernels}"
 
 
 @dataclass(frozen=True)
@@ -324,9 +333,7 @@ class Gain:
 
     def __str__(self) -> str:
         lines = [
-            f"{name:<9} {setting.name or 'as published'}, batch {setting.batch}, TASK_QUEUE_ENABLE={setting.tqe}: "
-            f"{run.median_ms:.3f} ms, {run.waits} host waits"
-            + ("" if run.kernels is None else f", {run.kernels} kernels of {run.kernels_ms:.3f} ms in all")
+            f"{name:<9} {setting.name or 'as published'}, batch {setting.batch}, TASK_QUEUE_ENABLE={setting.tqe}: {run}"
             for name, setting, run in (
                 ("before", self.case.before, self.before),
                 ("after", self.case.after, self.after),
