@@ -1,6 +1,7 @@
 """helpers.models: the names and arithmetic of GenMol, checkpoints, SMILES, a sampling step that can be captured."""
 
 import collections
+import functools
 import sys
 import types
 from importlib import resources
@@ -17,18 +18,26 @@ from helpers.models import (
     TokenError,
     confidence_step,
     draw_noise,
+    drawing_step,
     drugs,
     generate,
+    generate_as_published,
+    generate_in_buckets,
     genmol,
     genmol_tiny,
+    in_buckets,
     load_checkpoint,
     masked_rows,
+    molecules,
+    published_step,
     sample_inputs,
     sampling_step,
 )
+from helpers.waits import host_waits
 
 import pytest
 import torch
+from model_checks import WAIT_CODES, refused, waits_that_torch_npu_sees
 from torch.utils._python_dispatch import TorchDispatchMode
 
 here = helpers.activate(verbose=False)
@@ -360,6 +369,127 @@ def test_neither_the_model_nor_the_step_waits_for_the_device(state):
         sampling_step(genmol(32, 1, vocab=11))(state[1], state[1] != PAD, *state[2:])
     waits = {"_local_scalar_dense", "item", "is_nonzero", "nonzero", "masked_select", "index_put_", "index", "unique"}
     assert "softmax" in str(seen.names) and not seen.names & waits
+
+
+def random_state(seed: int, batch=4, tokens=12, vocab=11):
+    """Some rows of masks and tokens, logits as sure as those of a trained model, and the noise of a step."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(5, vocab, (batch, tokens), generator=generator)
+    ids[torch.rand(batch, tokens, generator=generator) < torch.rand(batch, 1, generator=generator)] = MASK
+    logits = torch.randn(batch, tokens, vocab, generator=generator) * 4
+    return logits, ids, *draw_noise(batch, tokens, vocab, generator)
+
+
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+def test_the_published_step_and_the_static_one_give_the_same_tokens(device):
+    for seed in range(50):
+        logits, ids, *noise = (x.to(device) for x in random_state(seed))
+        i, steps = seed % 12, 12
+        keep = torch.tensor([1 - i / (steps - 1)]).to(device)
+        static = confidence_step(logits, ids, *noise, keep, 0.5, 0.7)
+        assert torch.equal(published_step(logits.clone(), ids, i, steps, 0.5, 0.7, tuple(noise)), static), seed
+
+
+def test_the_published_step_draws_this_noise():
+    """On the CPU, where a sample of Categorical is the argmax of p / expo too."""
+    for seed in range(20):
+        logits, ids, *_ = random_state(seed)
+        torch.manual_seed(seed)
+        expo = torch.empty(ids.numel(), logits.shape[-1]).exponential_().view_as(logits)
+        noise = expo, -(-torch.rand(ids.shape).log()).log()
+        torch.manual_seed(seed)
+        new = published_step(logits.clone(), ids, 1, 12)
+        assert torch.equal(new, confidence_step(logits, ids, *noise, torch.tensor([1 - 1 / 11])))
+
+
+WAITS = {
+    "scores[known] = -1e6": 1,
+    "scores[known, ids[known]] = 0": 2,
+    "choice = Categorical(probs=p)": 1,
+    "gumbel = gumbel.to(ids.device)": 1,
+    "confidence[~masked] = -torch.inf": 1,
+    "ids[here] = drawn[here]": 2,
+}
+
+
+def test_the_published_step_waits_at_these_lines(capfd):
+    logits, ids, *_ = (x.npu() for x in random_state(1))
+    assert host_waits(lambda: published_step(logits, ids, 1, 12), molecules) == WAITS
+    # torch_npu does not report the copy of the noise.
+    assert waits_that_torch_npu_sees(published_step, (logits, ids, 1, 12), capfd) == sum(WAITS.values()) - 1
+
+
+def test_a_capture_of_the_published_step_is_refused():
+    logits, ids, *_ = random_state(1)
+    codes, line = refused(lambda logits, ids: published_step(logits, ids, 1, 12), logits, ids)
+    assert codes & WAIT_CODES and line == next(iter(WAITS))
+
+
+def test_the_static_step_never_waits(capfd):
+    model = genmol(32, 1, vocab=11).to("npu")
+    ids, mask = (x.npu() for x in masked_rows([3, 5], 8))
+    step, keep = drawing_step(model), torch.ones(1, device="npu")
+    with torch.no_grad():
+        assert host_waits(lambda: step(ids, mask, keep), molecules) == {}
+    assert waits_that_torch_npu_sees(step, (ids, mask, keep), capfd) == 0
+
+
+def test_molecules_of_like_length_share_a_call():
+    calls = list(in_buckets([5, 20, 6, 9, 8, 7], (10, 12, 30), batch=3))
+    assert calls == [(10, [0, 2, 5]), (10, [4]), (12, [3]), (30, [1])]
+    with pytest.raises(ValueError, match="29 masks and 2 ends do not fit into the largest bucket, 30 tokens"):
+        list(in_buckets([29], (10, 30), 1))
+
+
+def steps_of(model, batch):
+    """Eager, the forward pass captured, and the whole step captured; the graphs that were made."""
+    graphs = []
+
+    def example(tokens):
+        return masked_rows([1] * batch, tokens)
+
+    @functools.cache
+    def forward(tokens):
+        graphs.append(helpers.capture(model, *example(tokens)))
+        return drawing_step(graphs[-1])
+
+    @functools.cache
+    def whole(tokens):
+        graphs.append(helpers.capture(drawing_step(model), *example(tokens), torch.ones(1)))
+        return graphs[-1]
+
+    return {"eager": lambda tokens: drawing_step(model), "forward": forward, "whole": whole}, graphs
+
+
+def test_buckets_give_the_same_molecules_eager_and_captured():
+    model, tokenizer = genmol_tiny()
+    lengths, buckets = models.drug_lengths(7, seed=2), (24, 40, 64)
+    ways, graphs = steps_of(model.to("npu"), batch=2)
+    ids = {name: generate_in_buckets(step, lengths, buckets, 2, seed=3) for name, step in ways.items()}
+    assert torch.equal(ids["forward"], ids["eager"]) and torch.equal(ids["whole"], ids["eager"])
+    assert len(graphs) == 2 * len({tokens for tokens, _ in in_buckets(lengths, buckets, 2)}) > 2
+    assert [len(tokenizer.split(smiles)) for smiles in tokenizer.decode(ids["eager"])] == lengths
+    assert not (ids["eager"] == MASK).any()
+    again, other = (generate_in_buckets(ways["whole"], lengths, buckets, 2, seed) for seed in (3, 4))
+    assert torch.equal(again, ids["whole"]) and not torch.equal(other, ids["whole"])
+
+
+def test_a_bucket_waits_for_its_result_only():
+    model, _ = genmol_tiny()
+    step = drawing_step(model.to("npu"))
+    found = host_waits(lambda: generate_in_buckets(lambda tokens: step, [4, 9], (16,), 2), molecules)
+    assert found.pop("result[places, :tokens] = ids[: len(own)].cpu()") == 1
+    assert all("masked_rows" in line or line.startswith("keep") for line in found), "else only before the first step"
+
+
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+def test_the_published_loop_recalls_drugs_too(device):
+    model, tokenizer = genmol_tiny()
+    lengths = models.drug_lengths(8, seed=1)
+    ids = generate_as_published(model.to(device), lengths, batch=4, seed=1, device=device)
+    made = tokenizer.decode(ids)
+    assert [len(tokenizer.split(smiles)) for smiles in made] == lengths
+    assert len(set(made) & set(drugs().values())) >= 2
 
 
 def test_sampling_gives_the_same_molecules_eager_and_captured():

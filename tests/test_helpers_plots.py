@@ -34,6 +34,7 @@ def pair(eager, graph, **more):
 
 RECORDS = [r for w, e, g in ((128, 3.0, 2.6), (32, 2.8, 0.7), (64, 2.7, 1.0)) for r in pair(e, g, width=w)]
 SWEEP = [(32, 13.0, 3.0), (64, 13.5, 5.0), (128, 14.0, 13.0), (256, 14.0, 46.0)]
+RATES = {"published": (5.0, False), "eager": (4.1, False), "forward captured": (13.27, True), "captured": (119.4, True)}
 SIMULATED = "measured on the simulated device"
 FIGURES = {
     "timeline, few": (lambda: plots.timeline({"one layer": spans(17)}, note="torch 2.13.0"), 1),
@@ -43,6 +44,7 @@ FIGURES = {
     "kernels": (lambda: plots.kernels(spans(6), "Six", note="torch 2.13.0"), 1),
     "per_launch": (lambda: plots.per_launch({"width": SWEEP, "batch": SWEEP}, note="torch 2.13.0"), 1),
     "break_even": (lambda: plots.break_even(3.0, 1.0, 40.0, note="torch 2.13.0"), 1),
+    "rates": (lambda: plots.rates({"one": RATES, "two": RATES}, "molecules", "Rates", note="torch 2.13.0"), 1),
     "break_even, never": (lambda: plots.break_even(3.0, 3.1, 40.0, note="torch 2.13.0"), 1),
 }
 
@@ -189,6 +191,11 @@ def test_break_even_marks_the_crossing():
     assert "40 ms before the first replay: never pays" in texts(plots.break_even(1.0, 1.0, 40.0))
 
 
+def test_break_even_counts_what_the_times_are_of():
+    said = texts(plots.break_even(3.0, 1.0, 40.0, unit="molecules"))
+    assert "molecules" in said and any("pays after 20 molecules" in text for text in said)
+
+
 def test_an_ascend_takes_the_kernel_count_of_the_model():
     ascend = dict(device="ascend", clock="hardware", kernels=None)
     fig = plots.speedup(pair(0.9, 0.4, **ascend))
@@ -209,3 +216,11 @@ def test_per_launch_has_a_panel_a_sweep_and_says_which_line_is_which():
     fig = plots.per_launch({"width": SWEEP, "batch": SWEEP})
     assert [ax.get_xlabel() for ax in fig.axes] == ["width", "batch"]
     assert {"host: one launch", "device: one kernel"} <= set(texts(fig))
+
+
+def test_rates_carry_their_ratio_to_the_first_and_fill_what_replays():
+    fig = plots.rates({"one": RATES}, "molecules", "Rates")
+    said = texts(fig)
+    assert {"5 (1.0×)", "4.1 (0.8×)", "13.3 (2.7×)", "119 (23.9×)", "molecules per second"} <= set(said)
+    filled = [bar.get_facecolor() == bar.get_edgecolor() for bar in fig.axes[0].patches]
+    assert filled == [replays for _, replays in RATES.values()]

@@ -23,12 +23,12 @@ import ascend_sim
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from . import bench, device, models
 from .capture import capture
 from .models import aurora
+from .waits import ReadBacks
 
 
 @dataclass(frozen=True)
@@ -139,22 +139,6 @@ def pull(levers: Sequence[str], setting: Setting) -> Setting:
 # ---- one setting, in this process
 
 
-class HostWaits(TorchDispatchMode):
-    """Counts where a value on the device becomes one of Python, gives a shape, or moves to the CPU: the host waits."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__
-        source = {"_to_copy": 0, "copy_": 1}.get(name)
-        to_host = source is not None and (args[source].device.type, out.device.type) == ("npu", "cpu")
-        self.count += to_host or name in ("_local_scalar_dense", "nonzero")
-        return out
-
-
 @dataclass(frozen=True)
 class Run:
     """A workload in one setting: times of a call, and what the device did in it."""
@@ -163,7 +147,7 @@ class Run:
     repeats: int  # calls per run
     kernels: int | None  # None on an Ascend
     kernels_ms: float | None  # sum of their times
-    waits: int
+    waits: int  # times that the host waited to read a value from the device
     corners_ms: tuple[float, ...] = ()  # paced: the times with the card's constants at the ends of their ranges
 
     @property
@@ -194,7 +178,7 @@ class Job:
         card = ascend_sim.Card.load(self.card) if self.card else None
         with ascend_sim.paced(card) if card else contextlib.nullcontext(), torch.no_grad():
             fn, produced = self._prepare()
-            with HostWaits() as waits:
+            with ReadBacks() as waits:
                 fn()
             if card:  # a long call takes what the clock says: once is enough
                 began = time.perf_counter()

@@ -276,9 +276,17 @@ def _kernels(record: dict) -> int | None:
 
 
 def break_even(
-    eager_ms: float, replay_ms: float, cost_ms: float, source: str = "measured on the simulated device", note: str = ""
+    eager_ms: float,
+    replay_ms: float,
+    cost_ms: float,
+    source: str = "measured on the simulated device",
+    note: str = "",
+    unit: str = "calls",
 ) -> Figure:
-    """Time spent after n calls, eager and captured. They cross where the capture has paid for itself."""
+    """Time spent after n calls, eager and captured. They cross where the capture has paid for itself.
+
+    unit: what the times are of, if not calls.
+    """
     gain = eager_ms - replay_ms
     crossing = cost_ms / gain if gain > 0 else None
     end = 2 * crossing if crossing else 100
@@ -291,11 +299,11 @@ def break_even(
         ax.text(end * 1.02, y, name, va="center", fontsize=9)
     if crossing:
         ax.plot(crossing, crossing * eager_ms, color=style.color, marker=style.marker)
-    pays = f"pays after {math.ceil(crossing)} calls" if crossing else "never pays"
+    pays = f"pays after {math.ceil(crossing)} {unit}" if crossing else "never pays"
     ax.set_title(f"{cost_ms:.0f} ms before the first replay: {pays}", loc="left", fontsize=10)
     ax.set_xlim(0, end * 1.35)
     ax.set_ylim(bottom=0)
-    ax.set_xlabel("calls")
+    ax.set_xlabel(unit)
     ax.set_ylabel("time spent (ms)")
     return _finish(fig, "When a capture pays for itself", [source], note)
 
@@ -369,6 +377,33 @@ def roofs(eager: Mapping[str, levers.Run], after: Mapping[str, levers.Run], laun
     ax.set_xlabel("kernel time / kernels (µs, log)")
     ax.set_ylabel("time of a call / kernels (µs, log)")
     return _finish(fig, "Two bounds: open as published, filled after the lever", ["modelled"], note)
+def rates(
+    panels: Mapping[str, Mapping[str, tuple[float, bool]]],
+    unit: str,
+    title: str,
+    source: str = "measured on the simulated device",
+    note: str = "",
+) -> Figure:
+    """How many ``unit`` per second each way of doing the same gives: filled bars where it replays a graph.
+
+    panels: {name: {way: (rate, replays)}}; the number behind a bar is its ratio to the first way of the panel.
+    """
+    size = (2.4 + 2.9 * len(panels), 1.4 + 0.42 * len(next(iter(panels.values()))))
+    fig, axes = plt.subplots(1, len(panels), FigureClass=Picture, figsize=size, sharey=True, squeeze=False)
+    color = SOURCES[source].color
+    for ax, (name, rows) in zip(axes[0], panels.items(), strict=True):
+        first, _ = next(iter(rows.values()))
+        for way, (rate, replays) in rows.items():
+            ax.barh(way, rate, height=0.6, color=color if replays else "white", edgecolor=color, linewidth=1.5)
+            shown = f"{rate:.0f}" if rate >= 100 else f"{rate:.3g}"
+            ax.annotate(f"{shown} ({rate / first:.1f}×)", (rate, way), xytext=(5, 0), textcoords="offset points",
+                        va="center", fontsize=9)  # fmt: skip
+        ax.set_title(name, loc="left", fontsize=10)
+        ax.set_xlim(0, 1.45 * max(rate for rate, _ in rows.values()))
+        ax.set_xlabel(f"{unit} per second")
+        ax.tick_params(axis="y", length=0)
+    axes[0, 0].invert_yaxis()
+    return _finish(fig, title, [source], note)
 
 
 def _name_bars(ax, names: Sequence[str], bars: Sequence[tuple[float, float]], y: float, whole: float) -> None:
