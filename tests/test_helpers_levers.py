@@ -147,7 +147,7 @@ def test_a_card_of_ones_own(tmp_path):
 def test_what_cannot_be_captured_is_named():
     with pytest.raises(LeverError, match="climax, graph: the function cannot be captured"):
         tiny("climax", "graph")
-    with pytest.raises(LeverError, match="genmol, graph.task-queue-2: the function cannot be captured.*TASK_QUEUE_ENABLE"):
+    with pytest.raises(LeverError, match="genmol, graph.task-queue-2: .*TASK_QUEUE_ENABLE"):
         tiny("genmol", "graph", tqe=2)
 
 
@@ -192,7 +192,7 @@ def test_the_table_keeps_its_sources_apart():
     ]  # fmt: skip
     assert len(rows) == 2 + len(levers.ARTICLE)
     first = re.split(r"\s{2,}", rows[2].strip())
-    assert first == ["genmol", "graph", "2.000 (1.00-2.00)", "2.000", "1, 0", "2.09"]
+    assert first == ["genmol", "graph", "2.000 (1.00-2.00)", "2.000", "1, 0", "2.09, GenMol-89M"]
     assert {case.reported for case in levers.ARTICLE} == {2.09, 1.12, 1.004, 1.048, 1.007}
 
 

@@ -64,6 +64,7 @@ LEVERS: dict[str, tuple[str, dict]] = {
 class Workload:
     """A model of the course, with its sizes in full and small. shape: what a record says of it."""
 
+    original: str  # as the article calls it
     make: Callable[..., nn.Module]  # make(setting, **shape)
     inputs: Callable[..., tuple]  # inputs(model, batch, **shape)
     full: dict
@@ -82,12 +83,14 @@ def _field_inputs(model, batch, seed=0, **_):
 
 WORKLOADS = {
     "genmol": Workload(
+        "GenMol-89M",
         lambda setting, width, layers, **_: models.genmol(width, layers),
         _text_inputs,
         full=dict(width=768, layers=12, tokens=64),
         small=dict(width=64, layers=12, tokens=16),
     ),
     "nucleotide-transformer": Workload(
+        "nucleotide-transformer-500m",
         lambda setting, width, layers, **_: models.nucleotide_transformer(width, layers, fused_gelu=setting.fused_gelu),
         _text_inputs,
         full=dict(width=1280, layers=24, tokens=512),
@@ -95,6 +98,7 @@ WORKLOADS = {
         has_gelu=True,
     ),
     "climax": Workload(
+        "ClimaX",
         lambda setting, width, layers, rows, columns: models.climax(
             width, layers, size=(rows, columns), device_index=setting.waits
         ),
@@ -104,6 +108,7 @@ WORKLOADS = {
         has_waits=True,
     ),
     "aurora-stand-in": Workload(
+        "Aurora",
         lambda setting, width, layers, rows, columns, levels: models.aurora_stand_in(
             width,
             (first := max(1, layers // 4), layers - first - layers // 3, layers // 3),  # 24: the original's 6, 10, 8
@@ -365,16 +370,16 @@ def gains(
 def table(modelled: Sequence[Gain], measured: Sequence[Gain]) -> str:
     """The article's table, in columns that never mix sources: the same cases at full size and small."""
     lines = [
-        f"{'':<24}{'':<22}{'modelled, full size':<22}{'measured, small':<17}{'outputs, small':<26}{'reported':<8}",
-        f"{'model':<24}{'levers':<22}{'speed-up (band)':<22}{'speed-up':<17}{'cosine, max_abs':<26}{'speed-up':<8}",
+        f"{'':<24}{'':<22}{'modelled, full size':<22}{'measured, small':<17}{'outputs, small':<26}reported",
+        f"{'model':<24}{'levers':<22}{'speed-up (band)':<22}{'speed-up':<17}{'cosine, max_abs':<26}speed-up, model",
     ]
     for big, small in zip(modelled, measured, strict=True):
         case, (low, high) = big.case, big.band
         band = f"{big.speedup:.3f} ({low:.2f}-{high:.2f})"
         equal = f"{small.cosine:.9g}, {small.max_abs:.2g}"
-        reported = "" if case.reported is None else f"{case.reported:g}"
+        reported = "" if case.reported is None else f"{case.reported:g}, {WORKLOADS[case.model].original}"
         lines.append(
-            f"{case.model:<24}{'+'.join(case.levers):<22}{band:<22}{small.speedup:<17.3f}{equal:<26}{reported:<8}"
+            f"{case.model:<24}{'+'.join(case.levers):<22}{band:<22}{small.speedup:<17.3f}{equal:<26}{reported}"
         )
     return "\n".join(lines)
 
