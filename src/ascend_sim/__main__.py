@@ -6,6 +6,7 @@ import sys
 
 from . import LoadError, load, operators
 from .build import SOURCES, cache_folder
+from .pacing import PROFILES
 
 SIMULATED = """
 Simulated, with the behaviour and the error codes of CANN:
@@ -19,11 +20,15 @@ Simulated, with the behaviour and the error codes of CANN:
   operators  {count}, each computed by PyTorch's CPU kernel, bit for bit the same, on {threads} thread(s)
              (ASCEND_SIM_THREADS); random numbers by Philox from torch_npu's seed and offset, so they repeat,
              but they are not the numbers that an Ascend draws
+  clocks     cpu, the default: a kernel takes the time that this CPU takes. Ratios of launch cost to kernel time are
+             real here; times are not those of an Ascend
+             paced, `with ascend_sim.paced(card):` a kernel is not computed and takes max(t_min, flops / peak, bytes /
+             bandwidth), by the profile of a card, which has a source and a range for each constant: {cards}.
+             Times are modelled then. Reading what was not computed raises. Left out: caches, kernels of two streams
+             that slow each other, flops of the vector unit, HF32 of convolutions, more than one kernel an operator
 
 Not simulated (calling it fails and says so):
   operators  every other one: torch_npu raises and names it
-  speed      kernels take the time that this CPU takes. Ratios of launch cost to kernel time are real here;
-             times are not those of an Ascend
   C functions  {unsupported}
 
 Rules of capture: those of CANN's own runtime, as its public sources have them at the version that this device presents
@@ -78,6 +83,7 @@ def main() -> int:
         print(
             SIMULATED.format(
                 count=len(operators()),
+                cards=", ".join(sorted(path.stem for path in PROFILES.glob("*.json"))),
                 threads=os.environ.get("ASCEND_SIM_THREADS", "1"),
                 unsupported=("\n" + " " * 13).join(unsupported),
             ).rstrip()
