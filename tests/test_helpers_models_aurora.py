@@ -114,8 +114,9 @@ LAT, LON = torch.linspace(90, -90, 17), torch.arange(32) * 360 / 32
         (lambda x: aurora.fourier(x, aurora.LEVEL, 8, guards=True), (torch.ones(3),), "torch.all(torch.logical_or("),
         (lambda lead: aurora.later(DATES, lead), (torch.full((2,), 6.0),), "float(lead)"),
         (aurora.check_patches, (LAT[1:], LAT[:-1], LON, LON + 1), "assert (north > south).all()"),
+        (aurora.check_area, (LON + 1,), "assert (area > 0.0).all()"),
     ],
-    ids=["grid", "range", "lead time", "patches"],
+    ids=["grid", "range", "lead time", "patches", "area"],
 )
 def test_a_capture_refuses_each_guard(construct, inputs, at):
     codes, line = refused(construct, *inputs)

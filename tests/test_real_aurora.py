@@ -254,6 +254,6 @@ def test_the_stand_in_waits_for_the_same_reasons():
     stand_in = aurora_stand_in(width=32, layers=(2, 2), size=(17, 32), levels=(100, 500), window=(2, 4, 4)).to("npu")
     with Places(Path(helpers.__file__).parent) as places, torch.no_grad():
         stand_in(*on_device(stand_in.inputs(2)))
-    functions = {"check_grid": "grid", "check_range": "range", "check_patches": "patches", "patch_encodings": "patches"}
+    functions = {"check_grid": "grid", "check_range": "range", "check_patches": "patches", "check_area": "patches"}
     ours = Counter(functions.get(frame.name, "lead time") for frame in places.frames)
     assert ours == published == {"grid": 30, "range": 7, "patches": 9, "lead time": 2}

@@ -65,6 +65,11 @@ def check_patches(south: torch.Tensor, north: torch.Tensor, west: torch.Tensor, 
     assert (east >= 0.0).all() and (west >= 0.0).all()
 
 
+def check_area(area: torch.Tensor) -> None:
+    """What the package checks when it has the areas: one wait. Raises AssertionError."""
+    assert (area > 0.0).all()
+
+
 def later(dates: Sequence[datetime], lead_time: torch.Tensor) -> tuple[datetime, ...]:
     """How the package finds the date of a prediction, lead_time [batch] in hours: one wait each."""
     return tuple(date + timedelta(hours=float(lead)) for date, lead in zip(dates, lead_time, strict=True))
@@ -147,7 +152,7 @@ def patch_encodings(lat, lon, patch: int, width: int, guards: bool) -> tuple[tor
     heights = torch.sin(torch.deg2rad(north)) - torch.sin(torch.deg2rad(south))
     area = 6371**2 * math.pi * heights * (torch.deg2rad(east) - torch.deg2rad(west))
     if guards:
-        assert (area > 0.0).all()
+        check_area(area)
     position = [fourier(x.flatten(), POSITION, width // 2, guards) for x in middle]
     return torch.cat(position, dim=-1), fourier(torch.sqrt(area).flatten(), SCALE, width, guards)
 
