@@ -7,7 +7,7 @@ VENV := .venv/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lab notebooks doctor lint sanitize clean distclean
+.PHONY: help setup run test lab notebooks doctor lint sanitize wheelhouse clean distclean
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ lint: setup ## check style: ruff, and the form of the notebooks
 
 sanitize: setup ## authors: test the device with sanitizers, for memory errors and data races
 	@$(VENV)/python tools/sanitize.py $(ARGS)
+
+wheelhouse: setup ## authors: pack the course with all its packages, for a room without a network
+	@$(VENV)/python tools/wheelhouse.py $(ARGS)
 
 clean: ## remove what the commands made, except .venv
 	@rm -rf build .pytest_cache .ruff_cache

@@ -10,6 +10,8 @@ Environment variables:
     CXX           the C++ compiler that builds the simulated device (default: g++, else c++)
     TORCH_INDEX   address of one more package index for torch, such as PyTorch's CPU wheel index
 
+A folder wheels/ beside this one, as `make wheelhouse` packs it, holds all packages: then pip asks no index.
+
 Where torch, torch_npu and a CANN that loads are already there (a vendor image, say), `.venv` shares the system's
 packages and neither torch nor torch_npu is installed: they were built for each other and for that CANN.
 """
@@ -31,6 +33,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 BUILD = ROOT / "build"
+WHEELS = ROOT / "wheels"
 OLDEST, NEWEST = (3, 10), (3, 14)  # what torch_npu's wheels exist for
 COMPILERS = ("g++", "c++")
 CANN_SCRIPTS = ("/usr/local/Ascend/ascend-toolkit/set_env.sh", "/usr/local/Ascend/cann/set_env.sh")
@@ -90,6 +93,11 @@ def own_torch():
     return found
 
 
+def offline():
+    """Settings for a pip that takes everything from the folder wheels/, where tools/wheelhouse.py has put one."""
+    return {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(WHEELS)} if WHEELS.is_dir() else {}
+
+
 class Pip:
     """Runs pip with one line of progress, and keeps its whole output in a log."""
 
@@ -111,7 +119,7 @@ class Pip:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=str(ROOT),
-                env=dict(os.environ, PYTHONUNBUFFERED="1"),
+                env=dict(os.environ, PYTHONUNBUFFERED="1", **offline()),
             )
             code = None
             while code is None:
@@ -243,7 +251,7 @@ def main():
                 )
             index = os.environ.get("TORCH_INDEX")
             torch = re.search(r'"(torch==[^"]+)"', project.decode())
-            if not index and pip.brings_cuda(torch.group(1)):
+            if not index and not offline() and pip.brings_cuda(torch.group(1)):
                 print(
                     "setup: note: PyTorch's default build for this machine includes CUDA (several GB; it works). "
                     "For the small CPU build: make ... TORCH_INDEX=<address of PyTorch's CPU wheel index>"
