@@ -54,8 +54,8 @@ def fetch(course: Path, wheels: Path) -> None:
 
 
 def main() -> int:
-    python = "".join(platform.python_version_tuple()[:2])
-    target = ROOT / "build" / f"{NAME}-{importlib.metadata.version(NAME)}-cp{python}-{platform.machine()}.tar"
+    where = f"python{platform.python_version()}-{platform.machine()}"  # some packages ask for a third number of Python's
+    target = ROOT / "build" / f"{NAME}-{importlib.metadata.version(NAME)}-{where}.tar"
     target.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         course = unpack_commit(Path(folder))
