@@ -54,7 +54,8 @@ def fetch(course: Path, wheels: Path) -> None:
 
 
 def main() -> int:
-    where = f"python{platform.python_version()}-{platform.machine()}"  # some packages ask for a third number of Python's
+    # With the third number of Python: some packages ask for one.
+    where = f"python{platform.python_version()}-{platform.machine()}"
     target = ROOT / "build" / f"{NAME}-{importlib.metadata.version(NAME)}-{where}.tar"
     target.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
