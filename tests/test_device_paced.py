@@ -363,6 +363,15 @@ def test_the_profile_has_a_source_for_each_constant():
     assert found.fast().plan_us == found.plan_us  # the host is not the card
 
 
+def test_a_host_alone_is_what_a_call_takes_without_its_kernels():
+    a = torch.empty(3000, 3000, device="npu")
+    slow_host = card(replay_us=2000.0)
+    graph, _ = captured(lambda: a @ a)
+    for run_on, least in ((slow_host, 56e-3), (slow_host.host_only(), 2e-3)):
+        _, wall = seconds(graph.replay, run_on)
+        assert least <= wall < least + 20e-3
+
+
 def test_a_card_is_saved_and_loaded(tmp_path):
     card().save(tmp_path / "mine.json")
     assert ascend_sim.Card.load(tmp_path / "mine.json") == card()

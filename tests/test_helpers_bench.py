@@ -1,5 +1,6 @@
 """helpers.bench: times that wait for the device, an honest comparison, a results file that is never half-written."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -100,6 +101,15 @@ def test_kernel_spans_are_those_of_the_least_disturbed_try(layer):
         "aclnnGelu",
         "aclnnAddmm",
     ]
+
+
+@simulated
+def test_a_launch_costs_the_host_what_a_slow_card_makes_it_cost(layer):
+    x = torch.randn(3, 16, device="npu")
+    card = ascend_sim.Card.load()
+    slow = dataclasses.replace(card, launch_us=ascend_sim.pacing.Constant(500.0, 500.0, 500.0, "a slow host"))
+    with ascend_sim.paced(slow), torch.no_grad():
+        assert 500 < bench.launch_us(lambda: layer(x)) < 1000
 
 
 def test_a_timeline_without_gaps_is_said_to_be_disturbed(capsys):

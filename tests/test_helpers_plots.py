@@ -4,7 +4,7 @@ from base64 import b64decode
 from collections import namedtuple
 
 import helpers  # noqa: F401  before torch
-from helpers import plots
+from helpers import levers, plots
 from helpers.bench import _FIELDS
 
 import pytest
@@ -35,6 +35,31 @@ def pair(eager, graph, **more):
 RECORDS = [r for w, e, g in ((128, 3.0, 2.6), (32, 2.8, 0.7), (64, 2.7, 1.0)) for r in pair(e, g, width=w)]
 SWEEP = [(32, 13.0, 3.0), (64, 13.5, 5.0), (128, 14.0, 13.0), (256, 14.0, 46.0)]
 RATES = {"published": (5.0, False), "eager": (4.1, False), "forward captured": (13.27, True), "captured": (119.4, True)}
+
+
+def run(ms, kernels_ms, kernels=200, waits=0, host_ms=None, corners=()):
+    return levers.Run((ms, ms, ms), 10, kernels, kernels_ms, waits, host_ms, corners)
+
+
+def gains(full):
+    """Two cases that the article reports and one that it does not, before and after."""
+    cases = (*levers.ARTICLE[:2], levers.Case("aurora-stand-in", ("no-waits",)))
+    if not full:
+        return [levers.Gain(case, {"width": 64}, "cpu", run(4.0, 1.0), run(2.0, 1.0), 1.0, 0.0) for case in cases]
+    befores = (
+        run(4.8, 1.8, 215, 0, 4.7, (4.5, 7.0)),
+        run(8.0, 5.0, 184, 48, 7.5, (7.0, 9.0)),
+        run(2e3, 1.9e3, 1600, 47, 60.0, (1e3, 3e3)),
+    )
+    afters = (
+        run(2.0, 1.8, 215, 0, 0.2, (1.5, 3.0)),
+        run(5.5, 5.0, 184, 0, 4.0, (5.0, 9.5)),
+        run(1.9e3, 1.9e3, 1600, 0, 55.0, (1e3, 3e3)),
+    )
+    return [levers.Gain(case, {"width": 768}, "paced", b, a) for case, b, a in zip(cases, befores, afters, strict=True)]
+
+
+PREDICTED = {1: ((5.0, 5.1), (1.2, 1.2)), 8: ((5.0, 5.6), (1.9, 1.9)), 32: ((6.8, 7.1), (6.8, 6.9))}
 SIMULATED = "measured on the simulated device"
 FIGURES = {
     "timeline, few": (lambda: plots.timeline({"one layer": spans(17)}, note="torch 2.13.0"), 1),
@@ -45,6 +70,7 @@ FIGURES = {
     "per_launch": (lambda: plots.per_launch({"width": SWEEP, "batch": SWEEP}, note="torch 2.13.0"), 1),
     "break_even": (lambda: plots.break_even(3.0, 1.0, 40.0, note="torch 2.13.0"), 1),
     "rates": (lambda: plots.rates({"one": RATES, "two": RATES}, "molecules", "Rates", note="torch 2.13.0"), 1),
+    "levers": (lambda: plots.levers_figure(gains(full=True), gains(full=False)), 3),
     "break_even, never": (lambda: plots.break_even(3.0, 3.1, 40.0, note="torch 2.13.0"), 1),
 }
 
@@ -92,8 +118,27 @@ def test_a_figure_has_title_axes_units_source_and_is_small(draw, sources):
     assert not __import__("matplotlib.pyplot").pyplot.get_fignums(), "pyplot would show it a second time"
 
 
-@pytest.mark.parametrize(("draw", "sources"), FIGURES.values(), ids=FIGURES.keys())
-def test_nothing_drawn_is_cut_off(draw, sources):
+MODELLED = {
+    "roofs": lambda: plots.roofs(gains(full=True)),
+    "prediction": lambda: plots.prediction(PREDICTED, "batch", "Lines: predicted", note="torch 2.13.0"),
+}
+
+
+@pytest.mark.parametrize("draw", MODELLED.values(), ids=MODELLED.keys())
+def test_a_modelled_figure_says_so_and_nothing_else(draw):
+    fig = draw()
+    said = texts(fig)
+    assert [t.get_text() for t in fig.legends[0].get_texts()] == ["modelled"]
+    assert any("torch 2.13.0" in text for text in said)
+    assert fig.axes[0].get_xlabel() and "log)" in fig.axes[0].get_ylabel()
+    assert len(b64decode(fig.stored()[0]["image/png"])) < 60_000
+
+
+EVERY = {name: draw for name, (draw, _) in FIGURES.items()} | MODELLED
+
+
+@pytest.mark.parametrize("draw", EVERY.values(), ids=EVERY.keys())
+def test_nothing_drawn_is_cut_off(draw):
     fig = draw()
     fig.draw_without_rendering()
     box = fig.get_tightbbox()
@@ -180,7 +225,61 @@ def test_the_reported_figures():
         ("nucleotide-transformer-500m", 1.048),
         ("Aurora", 1.007),
     ]
-    assert {"2.09×", "1.12×", "1.048×", "1.007×"} <= set(texts(plots.speedup(RECORDS)))
+    assert {"2.09×", "1.004×", "1.12×", "1.048×", "1.007×"} <= set(texts(plots.speedup(RECORDS)))
+
+
+def test_records_of_a_lever_are_no_pair():
+    single = [record("eager", 9.0, levers=""), record("graph", 1.0, levers="graph", tqe=1)]
+    assert len(plots.paired(RECORDS + single)) == 3
+    with pytest.raises(ValueError, match="no size has both"):
+        plots.paired(single)
+
+
+def test_levers_keep_sources_apart_and_show_the_band():
+    modelled, measured = gains(full=True), gains(full=False)
+    fig = plots.levers_figure(modelled, measured)
+    points = []
+    for ax, source in zip(fig.axes, ("modelled", SIMULATED, "reported"), strict=True):
+        drawn = [line for line in ax.lines if line.get_linestyle() != ":"]
+        assert {line.get_color() for line in drawn} == {plots.SOURCES[source].color}
+        points.append([line.get_xdata()[0] for line in drawn if line.get_marker() != "None"])
+    points = [
+        [x for line in ax.lines if line.get_marker() not in ("", "None") for x in line.get_xdata()] for ax in fig.axes
+    ]
+    assert points[0] == [gain.speedup for gain in modelled]
+    assert points[1] == [2.0, 2.0, 2.0]
+    assert points[2] == [2.09, 1.004], "nobody reports the third"
+    band = next(line for line in fig.axes[0].lines if line.get_linewidth() > 2)
+    assert tuple(band.get_xdata()) == modelled[0].band == pytest.approx((7 / 3, 3.0))
+    assert {"genmol\ngraph", "climax\ntask-queue", "2.400×", "2.090×"} <= set(texts(fig))
+
+
+def test_roofs_show_both_bounds_of_each_model():
+    modelled = gains(full=True)
+    fig = plots.roofs(modelled)
+    lines = fig.axes[0].lines
+    hosts = [line.get_ydata()[0] for line in lines if line.get_color() == plots.HOST]
+    assert hosts == [pytest.approx(g.before.host_ms / g.before.kernels * 1e3) for g in modelled]
+    squares = [(line.get_xdata()[0], line.get_ydata()[0]) for line in lines if line.get_marker() == "s"]
+    expected = [
+        pytest.approx((g.before.kernels_ms / g.before.kernels * 1e3, run.median_ms / g.before.kernels * 1e3))
+        for g in modelled
+        for run in (g.before, g.after)
+    ]
+    assert squares == expected
+    assert {"the kernels", "the host's launches and waits", "genmol\ngraph"} <= set(texts(fig))
+
+
+def test_prediction_has_lines_and_points_of_both_modes():
+    fig = plots.prediction(PREDICTED, "batch", "Lines: predicted")
+    assert [list(line.get_ydata()) for line in fig.axes[0].lines] == [
+        [5.0, 5.0, 6.8],
+        [5.1, 5.6, 7.1],
+        [1.2, 1.9, 6.8],
+        [1.2, 1.9, 6.9],
+    ]
+    assert [t.get_text() for t in fig.axes[0].get_xticklabels()] == ["1", "8", "32"]
+    assert {"eager", "replay"} <= set(texts(fig))
 
 
 def test_break_even_marks_the_crossing():

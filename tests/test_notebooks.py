@@ -34,6 +34,8 @@ COURSE = [
     "03_capture_and_replay",
     "04_avoid_the_pitfalls",
     "05_plot_the_results",
+    "06_pull_the_right_lever",
+    "07_predict_before_you_measure",
     "08_capture_a_generation_loop",
 ]
 # Also the notebooks that were added since; a missing one of these fails by name.

@@ -102,6 +102,14 @@ class Card:
         """The fastest and the slowest device, each with the fastest and the slowest host: what a band is made of."""
         return [device._at_end(fast, _HOST) for device in (self.fast(), self.slow()) for fast in (True, False)]
 
+    def host_only(self) -> "Card":
+        """The same host with a device that takes no time: a call takes its launches and its waits, and no more."""
+        changes = {}
+        for key in _DEVICE:
+            x = math.inf if CONSTANTS[key].endswith("/s") else 0.0
+            changes[key] = Constant(x, x, x, "no time on the device")
+        return dataclasses.replace(self, **changes)
+
     def _at_end(self, fast: bool, keys: Sequence[str]) -> "Card":
         changes = {}
         for key in keys:

@@ -215,6 +215,20 @@ def kernel_times(fn: Callable[[], object], runs: int = 10) -> tuple[int | None, 
     return kernels, statistics.median(sums)
 
 
+def launch_us(fn: Callable[[], object], runs: int = 20) -> float:
+    """What a launch of ``fn()`` costs the host, in us: from its first launch to its last, by their number.
+
+    Of the fastest of ``runs``, because what else runs on the machine only adds to it. fn: launches at least two kernels
+    and does not wait for the device. Raises LoadError on an Ascend.
+    """
+    found = []
+    for _ in range(runs):
+        with ascend_sim.trace() as spans:
+            fn()
+        found.append((spans[-1].enqueued - spans[0].enqueued) / (len(spans) - 1))
+    return min(found) * 1e6
+
+
 def _warm_up(fn: Callable[[], object], calls: int) -> None:
     for _ in range(calls):
         fn()

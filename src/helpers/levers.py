@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -145,19 +144,14 @@ def pull(levers: Sequence[str], setting: Setting) -> Setting:
 
 
 @dataclass(frozen=True)
-class Run:
-    """A workload in one setting: times of a call, and what the device did in it."""
+class Run(bench.Measurement):
+    """A workload in one setting: times of a call, and what host and device did in it."""
 
-    runs_ms: tuple[float, ...]
-    repeats: int  # calls per run
     kernels: int | None  # None on an Ascend
     kernels_ms: float | None  # sum of their times
     waits: int  # times that the host waited to read a value from the device
+    host_ms: float | None = None  # paced: the time of a call whose kernels take no time
     corners_ms: tuple[float, ...] = ()  # paced: the times with the card's constants at the ends of their ranges
-
-    @property
-    def median_ms(self) -> float:
-        return statistics.median(self.runs_ms)
 
     def __str__(self) -> str:
         kernels = "" if self.kernels is None else f", {self.kernels} kernels of {self.kernels_ms:.3f} ms in all"
@@ -183,20 +177,24 @@ class Job:
         card = ascend_sim.Card.load(self.card) if self.card else None
         with ascend_sim.paced(card) if card else contextlib.nullcontext(), torch.no_grad():
             fn, produced = self._prepare()
-            with ReadBacks() as waits:
-                fn()
-            if card:  # a long call takes what the clock says: once is enough
+            if card:
                 began = time.perf_counter()
-                measured = bench.measure(fn, repeats=1, runs=1, warmup=0)
-                repeats = max(1, int(seconds / (time.perf_counter() - began)))
-                measured = bench.measure(fn, repeats, warmup=0)
+                with ReadBacks() as waits, ascend_sim.trace() as spans:
+                    fn()
+                # A long call takes what the clock says: once is enough.
+                long = time.perf_counter() - began > seconds
+                measured = _steady(fn, repeats=1 if long else None, warmup=0 if long else 5, seconds=seconds)
+                kernels, kernels_ms = len(spans), card.seconds(spans) * 1e3
+                host = _short_ms(fn, card.host_only(), seconds)
+                corners = [_short_ms(fn, corner, 0 if long else seconds) for corner in card.corners()]
             else:
-                measured = bench.measure(fn, seconds=seconds)
-            kernels, kernels_ms = bench.kernel_times(fn, runs=1 if card else 10)
-            corners = [_once_ms(fn, corner) for corner in card.corners()] if card else ()
-            if not card:
+                with ReadBacks() as waits:
+                    fn()
+                measured = _steady(fn, seconds=seconds)
+                kernels, kernels_ms = bench.kernel_times(fn)
+                host, corners = None, ()
                 torch.save([x.cpu() for x in tree_leaves(produced())], outputs)
-        return Run(measured.runs_ms, measured.repeats, kernels, kernels_ms, waits.count, tuple(corners))
+        return Run(measured.runs_ms, measured.repeats, kernels, kernels_ms, waits.count, host, tuple(corners))
 
     def _prepare(self) -> tuple[Callable[[], object], Callable[[], object]]:
         """A call of the model, and a function that gives its outputs."""
@@ -214,9 +212,20 @@ class Job:
         return (lambda: net(*inputs),) * 2
 
 
-def _once_ms(fn: Callable[[], object], card: ascend_sim.Card) -> float:
+def _steady(fn: Callable[[], object], tries: int = 2, **how) -> bench.Measurement:
+    """Measure until the runs lie within 10 % of each other; else the fastest of ``tries``, as noise only adds."""
+    found = []
+    for _ in range(tries):
+        found.append(bench.measure(fn, **how))
+        if found[-1].spread < 0.1:
+            break
+    return min(found, key=lambda measured: measured.median_ms)
+
+
+def _short_ms(fn: Callable[[], object], card: ascend_sim.Card, seconds: float) -> float:
+    """One run on another card, of as many calls as fit into a quarter of ``seconds``; one call for 0."""
     with ascend_sim.paced(card):
-        return bench.measure(fn, repeats=1, runs=1, warmup=0).median_ms
+        return bench.measure(fn, None if seconds else 1, runs=1, warmup=0, seconds=seconds / 4).median_ms
 
 
 # ---- many settings, each in a process at its task queue

@@ -311,72 +311,112 @@ def break_even(
 def levers_figure(modelled: Sequence[levers.Gain], measured: Sequence[levers.Gain]) -> Figure:
     """The speed-up of each case of ``levers.gains``: at full size on the paced clock, with its band; small, on the
     device that is there; and as reported. One panel per source."""
-    there = source_of({"clock": measured[0].clock, "device": "ascend" if measured[0].clock == "hardware" else ""})
+    there = source_of(measured[0].records()[0])
     columns = {
         "modelled": ("full size", [(gain.speedup, *gain.band) for gain in modelled]),
         there: ("small size", [(gain.speedup,) * 3 for gain in measured]),
         "reported": ("by the article", [(gain.case.reported,) * 3 for gain in modelled]),
     }
-    names = [f"{gain.case.model}\n{', '.join(gain.case.levers)}" for gain in modelled]
-    fig, panels = plt.subplots(1, 3, FigureClass=Picture, figsize=(9, 1.4 + 0.6 * len(names)), sharey=True)
+    fig, panels = plt.subplots(1, 3, FigureClass=Picture, figsize=(9, 1.6 + 0.6 * len(modelled)), sharey=True)
     for ax, (source, (title, points)) in zip(panels, columns.items(), strict=True):
         style = SOURCES[source]
         for row, (value, low, high) in enumerate(points):
             if value is None:
                 continue
-            ax.plot((low, high), (row, row), color=style.color, linewidth=5, alpha=0.3, solid_capstyle="butt")
+            ax.plot((low, high), (row, row), color=style.color, linewidth=6, alpha=0.3, solid_capstyle="butt")
             ax.plot(value, row, color=style.color, marker=style.marker)
-            ax.annotate(f"{value:.3g}×", (value, row), xytext=(0, 8), textcoords="offset points", ha="center",
+            ax.annotate(f"{value:.3f}×", (value, row), xytext=(0, 7), textcoords="offset points", ha="center",
                         fontsize=9)  # fmt: skip
         ax.axvline(1, color="black", linewidth=0.8, linestyle=":")
         ax.set_xscale("log")
-        _plain(ax.xaxis, 1, 1.5, 2, 3, 5)
-        ax.set_xlim(*_reach([x for point in points if point[0] for x in point] + [0.9, 1.5]))
+        reach = [x for point in points if point[0] for x in point]
+        ends = min([*reach, 0.9]) / 1.45, max([*reach, 1.4]) * 1.45  # the numbers are wider than their markers
+        _plain(ax.xaxis, *((1, 2, 5) if ends[1] / ends[0] > 8 else (1, 1.5, 2, 3, 5, 7)))
+        ax.set_xlim(*ends)
         ax.set_title(title, loc="left", fontsize=10)
         ax.set_xlabel("speed-up (log)")
         ax.tick_params(axis="y", length=0)
-    panels[0].set_yticks(range(len(names)), names, fontsize=8)
-    panels[0].set_ylim(len(names) - 0.5, -0.7)
-    return _finish(fig, "What each lever gives", list(columns), "bar: the card's constants at the ends of their ranges")
+    panels[0].set_yticks(range(len(modelled)), map(_case, modelled), fontsize=8)
+    panels[0].set_ylim(len(modelled) - 0.5, -0.7)
+    stamp = _stamp([record for gain in (*modelled, *measured) for record in gain.records()])
+    note = f"bar: the card's constants at the ends of their ranges; {stamp}"
+    return _finish(fig, "What each lever gives", list(columns), note)
 
 
-def _reach(values: Sequence[float]) -> tuple[float, float]:
-    return min(values) / 1.15, max(values) * 1.15
+def _case(gain: levers.Gain) -> str:
+    return f"{gain.case.model}\n{' + '.join(gain.case.levers)}"
 
 
-def roofs(eager: Mapping[str, levers.Run], after: Mapping[str, levers.Run], launch_us: float, note: str = "") -> Figure:
-    """Where each model stands between its two bounds: the host's launches and the device's kernels.
+def roofs(gains: Sequence[levers.Gain]) -> Figure:
+    """Where each case of ``levers.gains`` stands between the two bounds of a call, before and after its levers.
 
-    eager, after: Runs by the model's name, before and after a lever. launch_us: what one launch costs the host. A call
-    can't take less than its kernels (the diagonal); launched one by one it can't take less than its launches (the flat
-    line). What a graph can gain is the distance from the flat line down to the diagonal.
+    All by the number of kernels before. Across: the time of the kernels before. Up: the time of a call. A call takes
+    at least its kernels (the diagonal) and at least what the host needs (a green dash, before the levers).
     """
-    fig, ax = plt.subplots(FigureClass=Picture, figsize=(7.5, 4.4))
+    fig, ax = plt.subplots(FigureClass=Picture, figsize=(7.5, 4.6))
     style = SOURCES["modelled"]
-    x = {name: run.kernels_ms / run.kernels * 1e3 for name, run in eager.items()}
-    ends = _reach([*x.values(), launch_us])
-    ax.plot(ends, ends, color="black", linewidth=1)
-    ax.plot((ends[0], launch_us), (launch_us, launch_us), color=HOST, linewidth=1.5)
-    ax.fill_between((ends[0], launch_us), (ends[0], launch_us), launch_us, color=HOST, alpha=0.1, linewidth=0)
-    for name, run in eager.items():
-        high = run.median_ms / run.kernels * 1e3
-        low = after[name].median_ms / after[name].kernels * 1e3
-        ax.annotate("", (x[name], low), (x[name], high), arrowprops=dict(arrowstyle="->", color=style.color))
-        ax.plot(x[name], high, color=style.color, marker=style.marker, markerfacecolor="white")
-        ax.plot(x[name], low, color=style.color, marker=style.marker)
-        ax.annotate(name, (x[name], high), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=9)
-    ax.annotate("host: one launch", (ends[0], launch_us), xytext=(4, 4), textcoords="offset points", fontsize=9,
-                color=HOST)  # fmt: skip
-    ax.annotate("device: its kernels", (ends[1], ends[1]), xytext=(-4, -4), textcoords="offset points", fontsize=9,
-                ha="right", va="top")  # fmt: skip
+    places = []
+    for gain in gains:
+        each = 1e3 / gain.before.kernels
+        times = gain.before.kernels_ms, gain.before.host_ms, gain.before.median_ms, gain.after.median_ms
+        places.append([ms * each for ms in times])
+    reach = [x for place in places for x in place]
+    low, high = min(reach) / 2, max(reach) * 2
+    ax.plot((low, high), (low, high), color="black", linewidth=1)
+    for gain, (x, host, before, after) in zip(gains, places, strict=True):
+        ax.plot((x / 1.25, x * 1.25), (host, host), color=HOST, linewidth=2)
+        if max(before, after) > 1.1 * min(before, after):
+            ax.annotate("", (x, after), (x, before), arrowprops=dict(arrowstyle="->", color=style.color))
+        ax.plot(x, before, color=style.color, marker=style.marker, markerfacecolor="white", markersize=8)
+        ax.plot(x, after, color=style.color, marker=style.marker, markersize=5)
+        # Above the diagonal there is room above, and on it only to the right and below.
+        offset, side, edge = ((0, 9), "center", "bottom") if before > 1.3 * x else ((10, -4), "left", "top")
+        ax.annotate(_case(gain), (x, before), xytext=offset, textcoords="offset points", fontsize=8, ha=side, va=edge)
+    x, host, *_ = min(places, key=lambda place: place[1] / place[0])  # the dash that is farthest from a point
+    ax.annotate("the host's launches and waits", (x, host), xytext=(0, -6), textcoords="offset points", fontsize=9,
+                color=HOST, ha="center", va="top")  # fmt: skip
+    middle = (low * high) ** 0.5
+    ax.annotate("the kernels", (middle, middle), xytext=(8, -2), textcoords="offset points", fontsize=9, va="top")
     ax.set_xscale("log")
     ax.set_yscale("log")
     _plain(ax.xaxis)
     _plain(ax.yaxis)
+    ax.set_xlim(low, 4 * high)
+    ax.set_ylim(low, high)
+    ax.set_xlabel("time of the published model's kernels / their number (µs, log)")
+    ax.set_ylabel("time of a call / the same number (µs, log)")
+    stamp = _stamp([record for gain in gains for record in gain.records()])
+    return _finish(fig, "Two bounds of a call: open as published, filled after the levers", ["modelled"], stamp)
+
+
+def prediction(points: Mapping[object, tuple[tuple, tuple]], axis: str, title: str, note: str = "") -> Figure:
+    """Predicted times as lines and those of the run on the paced clock as points.
+
+    points: {tick: ((eager predicted, eager run), (replay predicted, replay run))}, times in ms.
+    """
+    fig, ax = plt.subplots(FigureClass=Picture, figsize=(7, 4))
+    style = SOURCES["modelled"]
+    x = range(len(points))
+    lines = [list(zip(*pairs, strict=True)) for pairs in zip(*points.values(), strict=True)]
+    looks = (HOST, "--", "white"), ("black", "-", style.color)
+    for (predicted, run), (color, linestyle, face) in zip(lines, looks, strict=True):
+        ax.plot(x, predicted, color=color, linestyle=linestyle, linewidth=1.2)
+        ax.plot(x, run, linestyle="", color=style.color, marker=style.marker, markerfacecolor=face)
+    (eager, _), (replay, _) = lines
+    for y, name in _apart([(eager[0], "eager"), (replay[0], "replay")], 1.25):
+        color = HOST if name == "eager" else "black"
+        ax.annotate(name, (0, y), xytext=(-8, 0), textcoords="offset points", ha="right", va="center", fontsize=9,
+                    color=color)  # fmt: skip
+    ax.set_xticks(x, [str(tick) for tick in points])
+    ax.set_xlim(-0.7, len(points) - 0.7)
+    ax.set_yscale("log")
+    _plain(ax.yaxis)
     ax.margins(y=0.15)
-    ax.set_xlabel("kernel time / kernels (µs, log)")
-    ax.set_ylabel("time of a call / kernels (µs, log)")
-    return _finish(fig, "Two bounds: open as published, filled after the lever", ["modelled"], note)
+    ax.set_xlabel(axis)
+    ax.set_ylabel("time of a call (ms, log)")
+    return _finish(fig, title, ["modelled"], note)
+
+
 def rates(
     panels: Mapping[str, Mapping[str, tuple[float, bool]]],
     unit: str,

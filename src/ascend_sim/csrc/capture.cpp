@@ -257,7 +257,7 @@ SIM_API aclError aclmdlRIExecuteAsync(aclmdlRI handle, aclrtStream stream_handle
   if (paced) {
     host_work(now(), card().replay);
   }
-  if (!paced || graph->pace(stream)) {
+  if (!paced || !graph->pace(stream)) {
     stream->enqueue(std::make_unique<Replay>(std::move(graph), stream));
   }
   return ACL_SUCCESS;

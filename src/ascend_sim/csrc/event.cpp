@@ -7,11 +7,11 @@
 
 namespace sim {
 
-void Event::reach(uint64_t ticket) {
+void Event::reach(uint64_t ticket, double when) {
   {
     std::lock_guard lock(mutex);
     completed = std::max(completed, ticket);
-    time = paced ? due : now();
+    time = when;
   }
   reached.notify_all();
 }
@@ -98,9 +98,10 @@ SIM_API aclError aclrtRecordEvent(aclrtEvent handle, aclrtStream stream_handle) 
   {
     std::lock_guard lock(event.mutex);
     ticket = ++event.recorded;
-    event.due = paced ? std::max(now(), stream->free_at.load()) : 0;
   }
-  stream->mark("record", [event = hold(handle), ticket] { event->reach(ticket); });
+  stream->mark("record", [event = hold(handle), ticket, stream, launched = now()] {
+    event->reach(ticket, paced ? std::max(launched, stream->free_at.load()) : now());
+  });
   return ACL_SUCCESS;
 }
 
@@ -146,14 +147,18 @@ SIM_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent hand
   {
     std::lock_guard lock(event.mutex);
     ticket = event.recorded;
-    if (paced) {
-      stream->free_at = std::max(stream->free_at.load(), event.due);
-      if (event.completed >= ticket) {
-        return ACL_SUCCESS;
-      }
+    if (paced && stream->has_run() && event.completed >= ticket) {
+      stream->free_at = std::max(stream->free_at.load(), event.time);
+      return ACL_SUCCESS;
     }
   }
-  stream->enqueue(make_marker("wait", [event = hold(handle), ticket] { event->await(ticket); }));
+  stream->enqueue(make_marker("wait", [event = hold(handle), ticket, stream] {
+    event->await(ticket);
+    if (paced) {
+      std::lock_guard lock(event->mutex);
+      stream->free_at = std::max(stream->free_at.load(), event->time);
+    }
+  }));
   return ACL_SUCCESS;
 }
 
@@ -163,14 +168,17 @@ SIM_API aclError aclrtSynchronizeEvent(aclrtEvent handle) {
     return refused;
   }
   uint64_t ticket;
-  double due;
   {
     std::lock_guard lock(event.mutex);
     ticket = event.recorded;
-    due = event.due;
   }
   event.await(ticket);
-  sleep_until(due, INFINITY);
+  double time;
+  {
+    std::lock_guard lock(event.mutex);
+    time = event.time;
+  }
+  sleep_until(time, INFINITY);
   wake_up();
   return take_error();
 }
@@ -227,12 +235,12 @@ SIM_API aclError aclrtEventGetTimestamp(aclrtEvent event, uint64_t* microseconds
 // Words in device memory that a stream writes, and waits for: torch_npu makes its external events of them. In a
 // graph they are nodes, so each replay writes or waits anew.
 SIM_API aclError aclrtValueWrite(void* address, uint64_t value, uint32_t, aclrtStream stream) {
-  return launch(stream, make_marker("value write", [=] {
+  return launch(stream, make_outside("value write", [=] {
     std::atomic_ref(*static_cast<uint64_t*>(address)).store(value, std::memory_order_release);
   }));
 }
 SIM_API aclError aclrtValueWait(void* address, uint64_t value, uint32_t how, aclrtStream stream) {
-  return launch(stream, make_marker("value wait", [=] {
+  return launch(stream, make_outside("value wait", [=] {
     auto met = [=] {
       const uint64_t found = std::atomic_ref(*static_cast<uint64_t*>(address)).load(std::memory_order_acquire);
       switch (how) {

@@ -11,16 +11,15 @@ namespace sim {
 
 struct Event : c10::intrusive_ptr_target {
   explicit Event(uint32_t flags) : flags(flags) {}
-  void reach(uint64_t ticket);
+  void reach(uint64_t ticket, double when);
   void await(uint64_t ticket);
-  bool is_complete() const { return completed >= recorded && now() >= due; } // under the mutex
+  bool is_complete() const { return completed >= recorded && now() >= time; } // under the mutex
 
   const uint32_t flags;
   std::mutex mutex;
   std::condition_variable reached;
   uint64_t recorded = 0, completed = 0;
-  double time = 0;
-  double due = 0; // on the paced clock: the time of the last record, which may be still to come
+  double time = 0; // of the last that was reached; on the paced clock it may be still to come
   // Where it was recorded, if that was in a capture: the graph's id, and the join in it. Under capture_mutex().
   uint32_t graph_id = 0;
   int join = -1;

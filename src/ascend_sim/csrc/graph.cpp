@@ -220,23 +220,27 @@ void Graph::check_memory() {
       !freed_, "the graph uses memory that was freed: keep its static inputs, and its pool, as long as you replay it");
 }
 
-void Graph::run_lane(Lane& lane, int stream, uint64_t enqueued) {
+double Graph::run_lane(Lane& lane, int stream, uint64_t enqueued, double ready) {
   for (Node& node : lane.nodes) {
     if (stopping) {
-      return;
+      break;
     }
     switch (node.kind) {
       case Node::kernel:
-        if (paced && node.task->is_kernel()) {
-          break; // pace() has been here
-        }
         try {
-          run_task(*node.task, stream, enqueued);
+          if (paced && node.task->is_kernel()) {
+            ready = sim::pace(*node.task, stream, now(), ready);
+          } else if (paced && node.task->is_outside()) {
+            ready = run_outside(*node.task, ready);
+          } else {
+            run_task(*node.task, stream, enqueued);
+          }
         } catch (const std::exception& e) {
           put_error(std::string(node.task->name) + " in a replay: " + describe(e)); // and on with the rest
         }
         break;
       case Node::record:
+        reached_at_[node.join] = ready;
         reached_[node.join].store(true, std::memory_order_release);
         if (lanes_.size() > 1) {
           std::lock_guard lock(mutex_);
@@ -245,9 +249,11 @@ void Graph::run_lane(Lane& lane, int stream, uint64_t enqueued) {
         break;
       case Node::wait:
         await(reached_[node.join]);
+        ready = std::max(ready, reached_at_[node.join]);
         break;
     }
   }
+  return ready;
 }
 
 void Graph::await(const std::atomic<bool>& reached) {
@@ -262,23 +268,28 @@ void Graph::await(const std::atomic<bool>& reached) {
 
 void Graph::replay(Stream* stream, uint64_t enqueued) {
   std::lock_guard one_at_a_time(replay_mutex_);
-  if (!paced) {
-    check_memory();
-  }
+  check_memory();
   if (!reached_) {
     reached_ = std::make_unique<std::atomic<bool>[]>(joins_.size());
+    reached_at_.resize(joins_.size());
   }
   for (size_t j = 0; j < joins_.size(); ++j) {
     reached_[j] = false;
   }
+  const double ready = paced ? std::max(stream->next_start(), free_at_.load()) : 0;
+  std::vector<double> ended(lanes_.size(), ready);
   for (size_t l = 1; l < lanes_.size(); ++l) {
     const int stream_id = stream_of_lane(l, stream);
-    lanes_[l].runs_on->enqueue(
-        make_marker("lane", [this, l, stream_id, enqueued] { run_lane(lanes_[l], stream_id, enqueued); }));
+    lanes_[l].runs_on->enqueue(make_marker("lane", [&, l, stream_id, enqueued, ready] {
+      ended[l] = run_lane(lanes_[l], stream_id, enqueued, ready);
+    }));
   }
-  run_lane(lanes_[0], stream->id, enqueued);
+  ended[0] = run_lane(lanes_[0], stream->id, enqueued, ready);
   for (size_t l = 1; l < lanes_.size(); ++l) {
     lanes_[l].runs_on->drain(-1);
+  }
+  if (paced) {
+    stream->free_at = free_at_ = *std::max_element(ended.begin(), ended.end());
   }
 }
 
@@ -291,16 +302,21 @@ int Graph::stream_of_lane(size_t lane, Stream* origin) {
 }
 
 bool Graph::pace(Stream* stream) {
+  const auto outside = [](const Node& node) { return node.task && node.task->is_outside(); };
+  if (!stream->has_run() || std::any_of(lanes_.begin(), lanes_.end(), [&](const Lane& lane) {
+        return std::any_of(lane.nodes.begin(), lane.nodes.end(), outside);
+      })) {
+    return false;
+  }
   std::lock_guard one_at_a_time(replay_mutex_);
   try {
     check_memory();
   } catch (const std::exception& e) {
     put_error(std::string("replay: ") + describe(e));
-    return false;
+    return true;
   }
-  bool more = false;
   const double launched = now();
-  std::vector<double> reached(joins_.size(), -1), ready(lanes_.size(), std::max(stream->free_at.load(), free_at_.load()));
+  std::vector<double> reached(joins_.size(), -1), ready(lanes_.size(), std::max(stream->next_start(), free_at_.load()));
   std::vector<size_t> next(lanes_.size());
   // Each lane goes on until it waits for another. The capture has seen to it that they end.
   for (bool moved = true; moved;) {
@@ -311,21 +327,22 @@ bool Graph::pace(Stream* stream) {
         Node& node = nodes[next[l]];
         if (node.kind == Node::record) {
           reached[node.join] = ready[l];
-        } else if (node.kind == Node::kernel) {
-          more |= !node.task->is_kernel();
-          ready[l] = node.task->is_kernel() ? sim::pace(*node.task, stream_id, launched, ready[l]) : ready[l];
-        } else if (reached[node.join] < 0) {
-          break;
-        } else {
+        } else if (node.kind == Node::wait) {
+          if (reached[node.join] < 0) {
+            break;
+          }
           ready[l] = std::max(ready[l], reached[node.join]);
+        } else if (node.task->is_kernel()) {
+          ready[l] = sim::pace(*node.task, stream_id, launched, ready[l]);
+        } else {
+          node.task->run();
         }
         moved = true;
       }
     }
   }
-  free_at_ = *std::max_element(ready.begin(), ready.end());
-  stream->free_at = free_at_.load();
-  return more;
+  stream->free_at = free_at_ = *std::max_element(ready.begin(), ready.end());
+  return true;
 }
 
 std::string Graph::json() const {

@@ -68,7 +68,7 @@ class Graph {
 
   // On the device thread of `stream`.
   void replay(Stream* stream, uint64_t enqueued);
-  // The same on the paced clock, at the launch: the kernels alone. Is there more to replay, host functions for one?
+  // The same on the paced clock, at the launch. False if that can't be: work is outside, or queues before it.
   bool pace(Stream* stream);
   bool running() const { return replays.load() > 0 || now() < free_at_; }
   // What aclmdlRIDebugJsonPrint writes: the tasks as a Chrome trace, with their order in the place of times.
@@ -82,7 +82,7 @@ class Graph {
  private:
   aclError check_group(int lane, const char* task);
   void check_memory();
-  void run_lane(Lane& lane, int stream, uint64_t enqueued);
+  double run_lane(Lane& lane, int stream, uint64_t enqueued, double ready); // when it is over, on the paced clock
   int stream_of_lane(size_t lane, Stream* origin);
   void await(const std::atomic<bool>& reached);
 
@@ -95,6 +95,7 @@ class Graph {
   std::mutex replay_mutex_;                      // one replay at a time: all replays share the graph's memory
   std::atomic<double> free_at_{0};               // on the paced clock: the end of the last replay
   std::unique_ptr<std::atomic<bool>[]> reached_; // of each join, in this replay
+  std::vector<double> reached_at_;               // on the paced clock
   uint64_t changes_seen_ = 0;                    // of memory, when it was last looked at, and
   bool freed_ = false;                           // what was found
   std::mutex mutex_; // of what the lanes share in a replay

@@ -64,12 +64,14 @@ struct PlainCpu : c10::impl::ForceDispatchKeyGuard {
             c10::default_included_set, c10::default_excluded_set | c10::autograd_dispatch_keyset_with_ADInplaceOrView) {}
 };
 
-void compute(Task& task) {
+bool compute(Task& task) {
   try {
     PlainCpu guard;
     task.run();
+    return true;
   } catch (const std::exception& e) {
     put_error(std::string(task.name) + ": " + describe(e));
+    return false;
   }
 }
 
@@ -83,18 +85,15 @@ double pace(Task& task, int stream, double enqueued, double ready) {
   const char* cause = unknown_input(accesses);
   // A copy from the host costs what it costs on the host as well, and its bytes are known.
   const bool small = bytes <= small_bytes && flops == 0 && !draws_weights(task.name);
-  const bool computed = !cause && (small || roof == link || task.sizes_an_output());
-  if (computed) {
-    compute(task);
-  } else if (roof == link) { // in a graph; a single copy is refused before
-    put_error(std::string(task.name) + " in a replay: what it copies to the host was not computed (" + cause + ")");
+  const bool computed = !cause && (small || roof == link || task.sizes_an_output()) && compute(task);
+  if (cause && roof == link) { // the next wait says so: an error here would stop torch_npu's queue, without a word
+    put_error(not_computed("what is copied to the host", cause));
     return ended;
   }
-  for (const Access& access : accesses) {
-    if (access.writes) {
-      mark(access, computed ? nullptr : task.name);
-    }
+  if (cause && task.sizes_an_output()) {
+    put_error(not_computed(std::string("what decides the size of the output of ") + task.name, cause));
   }
+  mark_outputs(task, computed ? nullptr : task.name);
   if (tracing.load(std::memory_order_relaxed)) {
     add_span({{task.name, stream, enqueued, started, ended}, flops, bytes, roof, computed});
   }
@@ -130,7 +129,9 @@ void wake_up() {
 // Choose the clock, for a device that has nothing to do: null for the one that computes.
 SIM_API void ascend_sim_set_clock(const sim::Card* card) {
   sim::paced = false;
-  if (card) {
+  if (!card) {
+    sim::forget_never_written();
+  } else {
     sim::the_card = *card;
     sim::paced = true;
   }

@@ -1,6 +1,8 @@
 // The paced clock: kernels are not computed, they take time. A kernel costs what a card's profile says, and each stream
 // keeps the time at which it will be free; a wait sleeps until then. All of it is arithmetic at the launch, on the
-// thread that launches: no device thread takes part, so what the host does costs what it costs.
+// thread that launches: no device thread takes part, so what the host does costs what it costs. But behind what only a
+// device thread can do in its turn, a host function or a wait for a word in memory, work queues as on the other clock, and
+// that thread does the arithmetic.
 //
 // Small kernels on known inputs are computed all the same, for control flow needs them: indices, masks, range checks.
 // What the others would have written is marked unknown, see unknown.h.

@@ -34,7 +34,10 @@ void run_task(Task& task, int stream, uint64_t enqueued) {
   }
   const bool guarded = any_unknown.load(std::memory_order_relaxed);
   if (guarded) {
-    check_inputs(task);
+    if (const char* cause = unknown_input(task.accesses())) {
+      mark_outputs(task, cause);
+      TORCH_CHECK(false, "an input was not computed, as the paced clock ran then (", cause, ")");
+    }
   }
   if (tracing.load(std::memory_order_relaxed)) {
     Span span{task.name, stream, enqueued, ticks(), 0};
@@ -45,7 +48,7 @@ void run_task(Task& task, int stream, uint64_t enqueued) {
     task.run();
   }
   if (guarded) {
-    mark_outputs_known(task);
+    mark_outputs(task, nullptr);
   }
 }
 
@@ -92,7 +95,8 @@ void Stream::start() {
 }
 
 void Stream::enqueue(TaskPtr task) {
-  if (paced && task->is_kernel()) {
+  if (paced && task->is_kernel() && has_run()) {
+    std::lock_guard lock(pace_mutex_);
     free_at = pace(*task, id, now(), free_at);
     return;
   }
@@ -146,8 +150,24 @@ void Stream::loop() {
   }
 }
 
+double run_outside(Task& task, double ready) {
+  if (!sleep_until(ready, INFINITY) || stopping) {
+    return ready;
+  }
+  task.run();
+  return now();
+}
+
 void Stream::run(Task& task) {
   try {
+    if (paced && task.is_kernel()) {
+      free_at = pace(task, id, now(), free_at);
+      return;
+    }
+    if (paced && task.is_outside()) {
+      free_at = run_outside(task, free_at);
+      return;
+    }
     run_task(task, id, task.enqueued);
   } catch (const std::exception& e) {
     put_error(std::string(task.name) + ": " + describe(e));
@@ -159,7 +179,7 @@ aclError Stream::drain(int timeout_ms) {
     return fail_forked();
   }
   const uint64_t target = enqueued_.load(std::memory_order_acquire);
-  const double until = timeout_ms < 0 ? INFINITY : now() + timeout_ms * 1e-3, free = free_at;
+  const double until = timeout_ms < 0 ? INFINITY : now() + timeout_ms * 1e-3;
   const auto done = [&] { return done_.load(std::memory_order_acquire) >= target; };
   bool in_time = true;
   if (!done() && !spin(done)) {
@@ -170,7 +190,7 @@ aclError Stream::drain(int timeout_ms) {
       in_time = now() <= until;
     }
   }
-  if (in_time && sleep_until(free, until)) {
+  if (in_time && sleep_until(free_at, until)) {
     return ACL_SUCCESS;
   }
   return fail(ACL_ERROR_RT_STREAM_SYNC_TIMEOUT, "stream " + std::to_string(id) + " did not finish in time");
@@ -263,11 +283,6 @@ aclError launch(aclrtStream handle, TaskPtr task) {
     std::lock_guard lock(capture_mutex());
     if (stream->updating.load()) {
       return update_task(stream, std::move(task));
-    }
-  }
-  if (paced && task->sizes_an_output()) {
-    if (const char* cause = unknown_input(task->accesses())) {
-      return refuse_unknown(std::string(task->name) + " gives an output whose size depends on values", cause);
     }
   }
   const double begun = now();
@@ -388,7 +403,7 @@ SIM_API aclError aclrtSynchronizeDevice() {
 }
 
 static sim::TaskPtr host_function(const char* name, void (*function)(void*), void* argument) {
-  return sim::make_marker(name, [=] {
+  return sim::make_outside(name, [=] {
     sim::WithAutograd guard;
     function(argument);
   });

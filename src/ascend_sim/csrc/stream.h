@@ -5,6 +5,7 @@
 #include "pace.h"
 #include "task.h"
 
+#include <algorithm>
 #include <atomic>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <condition_variable>
@@ -31,6 +32,9 @@ class Stream {
   // Wait until all that was enqueued has run.
   aclError drain(int timeout_ms);
   bool idle() const { return has_run() && now() >= free_at.load(); }
+  bool has_run() const { return done_.load(std::memory_order_acquire) == enqueued_.load(std::memory_order_acquire); }
+  // When what is launched now begins, on the paced clock.
+  double next_start() const { return std::max(now(), free_at.load()); }
   // Forget what has not started, finish what has, and end the thread.
   void stop();
 
@@ -45,11 +49,11 @@ class Stream {
   std::shared_ptr<TaskGroup> update;
 
  private:
-  bool has_run() const { return done_.load(std::memory_order_acquire) == enqueued_.load(std::memory_order_acquire); }
   void start();
   void loop();
   void run(Task& task);
 
+  std::mutex pace_mutex_; // two threads may launch on one stream
   std::mutex mutex_;
   std::condition_variable wake_, finished_;
   std::vector<TaskPtr> queue_;
@@ -83,6 +87,10 @@ void remove_stream(const std::shared_ptr<Stream>& stream);
 struct WithAutograd : c10::impl::ForceDispatchKeyGuard {
   WithAutograd() : ForceDispatchKeyGuard(c10::default_included_set, c10::default_excluded_set) {}
 };
+
+// On the thread of a stream, or of a lane of a graph, that is free at `ready`: run a task that is outside, at its turn.
+// Gives the time at which it is over.
+double run_outside(Task& task, double ready);
 
 // Launch on a stream: into the graph while it captures, into a task group while it updates one, else into the queue.
 aclError launch(aclrtStream stream, TaskPtr task);

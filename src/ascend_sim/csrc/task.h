@@ -27,6 +27,8 @@ struct Task {
   virtual void run() = 0; // on the device thread; may throw
   // A kernel is counted, traced and recorded as a node of a graph. Markers and whole replays are not.
   virtual bool is_kernel() const { return true; }
+  // Something that happens outside of the device when its turn comes: a host function, a word that is written or awaited.
+  virtual bool is_outside() const { return false; }
   // A graph keeps addresses, not memory. Before a replay it asks whether what is at them is gone.
   virtual bool uses_freed_memory() const { return false; }
   // For the paced clock: the memory that a kernel touches, the bytes that it reads and those that it writes, and its
@@ -55,6 +57,20 @@ struct Marker final : Task {
 template <class F>
 TaskPtr make_marker(const char* name, F f) {
   return std::make_unique<Marker<F>>(name, std::move(f));
+}
+
+template <class F>
+struct Outside final : Task {
+  Outside(const char* name, F f) : Task(name), f(std::move(f)) {}
+  void run() override { f(); }
+  bool is_kernel() const override { return false; }
+  bool is_outside() const override { return true; }
+  F f;
+};
+
+template <class F>
+TaskPtr make_outside(const char* name, F f) {
+  return std::make_unique<Outside<F>>(name, std::move(f));
 }
 
 // Run one task and trace it. An exception is the caller's.

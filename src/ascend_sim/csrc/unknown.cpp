@@ -97,7 +97,16 @@ void for_each_piece(const Access& access, int64_t most, F f) {
   }
 }
 
-constexpr int64_t few_pieces = 64;
+constexpr int64_t few_pieces = 1024;
+
+// Of the elements alone, without what lies between them.
+size_t exact_bytes(const aclTensor& t) {
+  size_t n = c10::elementSize(t.type);
+  for (size_t d = 0; d < t.sizes.size(); ++d) {
+    n *= t.strides[d] ? t.sizes[d] : 1;
+  }
+  return n;
+}
 
 } // namespace
 
@@ -123,9 +132,16 @@ void mark_known(const void* data, size_t bytes) {
 }
 
 void mark(const Access& access, const char* cause) {
-  // What is known must be exact, as a piece too much would pass for a result. What is unknown may be more than it is.
-  for_each_piece(access, cause ? few_pieces : INT64_MAX, [&](const char* data, size_t bytes) {
-    cause ? mark_unknown(data, bytes, cause) : mark_known(data, bytes);
+  // What is unknown may be more than it is. What is known must be exact, as a piece too much would pass for a result: of a
+  // tensor of very many pieces, what was unknown stays so.
+  bool whole = true;
+  for_each_piece(access, few_pieces, [&](const char* data, size_t bytes) {
+    whole = whole && (!access.tensor || bytes <= exact_bytes(*access.tensor));
+    if (cause) {
+      mark_unknown(data, bytes, cause);
+    } else if (whole) {
+      mark_known(data, bytes);
+    }
     return true;
   });
 }
@@ -156,21 +172,22 @@ const char* unknown_input(const Accesses& accesses) {
   return nullptr;
 }
 
-aclError refuse_unknown(const std::string& what, const char* cause) {
-  return fail(
-      ACL_ERROR_RT_PARAM_INVALID,
-      what + ": the paced clock counts the time of kernels and does not compute them (" + cause + ")");
+const char* const never_written = "nothing was written there";
+
+void forget_never_written() {
+  std::lock_guard lock(mutex);
+  std::erase_if(ranges(), [](const auto& range) { return range.second.cause == never_written; });
+  any_unknown.store(!ranges().empty(), std::memory_order_relaxed);
 }
 
-void check_inputs(const Task& task) {
-  const char* cause = unknown_input(task.accesses());
-  TORCH_CHECK(!cause, "an input was not computed, as the paced clock ran then (", cause, ")");
+std::string not_computed(const std::string& what, const char* cause) {
+  return what + " was not computed: the paced clock counts the time of kernels and does not compute them (" + cause + ")";
 }
 
-void mark_outputs_known(const Task& task) {
+void mark_outputs(const Task& task, const char* cause) {
   for (const Access& access : task.accesses()) {
     if (access.writes) {
-      mark(access, nullptr);
+      mark(access, cause);
     }
   }
 }

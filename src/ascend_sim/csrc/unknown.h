@@ -2,7 +2,6 @@
 // error that names the kernel that would have written it, so that no one takes it for a result.
 #pragma once
 
-#include "common.h"
 #include "task.h"
 
 #include <atomic>
@@ -23,11 +22,12 @@ const char* unknown_in(const void* data, size_t bytes);
 const char* unknown_in(const Access& access);
 const char* unknown_input(const Accesses& accesses);
 
-// 107000 for what needs such values: 207000 (not supported) torch_npu takes for an old driver, and goes on.
-aclError refuse_unknown(const std::string& what, const char* cause);
+// The cause of memory that is new on the paced clock.
+extern const char* const never_written;
+// On the clock that computes, such memory is as good as any that is new.
+void forget_never_written();
 
-// For the clock that computes: throws if the task reads what is unknown; says afterwards that it wrote.
-void check_inputs(const Task& task);
-void mark_outputs_known(const Task& task);
+std::string not_computed(const std::string& what, const char* cause);
+void mark_outputs(const Task& task, const char* cause); // null: known
 
 } // namespace sim
