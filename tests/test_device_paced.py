@@ -1,7 +1,9 @@
 """The paced clock: times against arithmetic, and values that nobody computed."""
 
+import dataclasses
 import json
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import torch
 here = helpers.activate(verbose=False)
 pytestmark = pytest.mark.skipif(here.kind == "ascend", reason="an Ascend has a clock of its own")
 
-NOT_COMPUTED = "does not compute them"
+NOT_COMPUTED = "was not computed: the paced clock counts"
 
 
 def card(**constants):
@@ -228,7 +230,7 @@ def test_a_part_that_is_overwritten_is_known():
 def test_an_output_whose_size_depends_on_unknown_values_is_refused():
     with ascend_sim.paced():
         x = torch.ones(8, 8, device="npu") @ torch.ones(8, 8, device="npu")
-        with pytest.raises(RuntimeError, match="size depends on values"):
+        with pytest.raises(RuntimeError, match="decides the size of the output of aclnnNonzero was not computed"):
             x.nonzero()
         assert torch.zeros(1, device="npu").item() == 0
 
@@ -282,6 +284,64 @@ def test_paced_inside_paced_gives_back_the_outer_one():
         assert spans[0].ended - spans[0].started == pytest.approx(100e-6)
 
 
+REFUSED = """
+import helpers
+helpers.activate(verbose=False)
+import ascend_sim, torch
+x, host = torch.zeros(4, device="npu"), torch.empty(8, 8).pin_memory()
+with ascend_sim.paced():
+    product = torch.ones(8, 8, device="npu") @ torch.ones(8, 8, device="npu")
+    for refused in (product.nonzero, lambda: host.copy_(product, non_blocking=True), product.cpu):
+        try:
+            refused()
+            torch.npu.synchronize()
+            print("not refused")
+        except RuntimeError as error:
+            assert "was not computed" in str(error)
+        x.add_(5)
+    print(x.tolist())
+x.add_(5)
+print(x.tolist())
+"""
+
+
+@pytest.mark.parametrize("level", [0, 1, 2])
+def test_a_refusal_does_not_stop_the_task_queue(run_python, level):
+    done = run_python(REFUSED, TASK_QUEUE_ENABLE=str(level))
+    assert done.stdout.splitlines() == [str([15.0] * 4), str([20.0] * 4)], done.stderr
+
+
+def test_a_copy_to_the_host_is_judged_when_its_turn_comes():
+    host = torch.empty(8, 8).pin_memory()
+    with ascend_sim.paced():
+        product = torch.ones(8, 8, device="npu") @ torch.ones(8, 8, device="npu")
+    product.fill_(2)
+    host.copy_(product, non_blocking=True)
+    torch.npu.synchronize()
+    assert host.sum() == 128
+
+
+def test_what_follows_on_the_other_clock_is_unknown_too():
+    with ascend_sim.paced():
+        product = torch.ones(8, 8, device="npu") @ torch.ones(8, 8, device="npu")
+    b = torch.full((8, 8), 3.0, device="npu")
+    b.add_(product)
+    with pytest.raises(RuntimeError, match="was not computed"):
+        torch.npu.synchronize()
+    with pytest.raises(RuntimeError, match="was not computed"):
+        b.sum().item()
+    assert (torch.empty(100, 100, device="npu") @ torch.zeros(100, 100, device="npu")).sum().item() == 0
+
+
+def test_many_pieces_are_known_exactly():
+    with ascend_sim.paced():
+        x = torch.ones(500, 8, device="npu") @ torch.ones(8, 8, device="npu")
+        x[:, 2:4] = 7
+        assert x[:, 2:4].sum().item() == 7 * 1000
+        with pytest.raises(RuntimeError, match=NOT_COMPUTED):
+            x[:, 1:3].sum().item()
+
+
 # ---- streams, events, host functions
 
 
@@ -329,12 +389,98 @@ def test_a_captured_fork_runs_side_by_side():
     assert device == pytest.approx(6e-3, rel=0.02)
 
 
-def test_a_host_function_runs():
-    called = []
-    with ascend_sim.paced():
-        torch.npu._launch_host_func(torch.npu.current_stream(), called.append, 1)
+def test_a_host_function_has_its_turn():
+    x, host = torch.zeros(4, device="npu"), torch.zeros(4).pin_memory()
+    stream = torch.npu.current_stream()
+
+    def fill(value):
+        time.sleep(0.02)
+        host.add_(value)
+
+    with ascend_sim.paced(card(kernel_us=2000.0)):
+        began = time.perf_counter()
+        y = x + 1
+        torch.npu._launch_host_func(stream, fill, 7)
+        x.copy_(host, non_blocking=True)
+        y.add_(x)
         torch.npu.synchronize()
-    assert called == [1]
+        wall = time.perf_counter() - began
+        assert y.tolist() == [8.0] * 4
+        graph = torch.npu.NPUGraph()
+        with torch.npu.graph(graph):
+            torch.npu._launch_host_func(torch.npu.current_stream(), fill, 10)
+            x.copy_(host, non_blocking=True)
+            z = x * 10
+        for n in (1, 2):
+            graph.replay()
+            assert z.tolist() == [(7 + 10 * n) * 10.0] * 4
+    assert 0.02 + 2 * 2e-3 <= wall < 0.2  # after the first addition, before the second
+
+
+def test_an_external_event_holds_a_replay_back():
+    x, out = (torch.zeros(4, device="npu") for _ in range(2))
+    side, event = torch.npu.Stream(), torch.npu.ExternalEvent()
+    with ascend_sim.paced():
+        graph = torch.npu.NPUGraph()
+        with torch.npu.graph(graph):
+            event.wait()
+            event.reset()
+            torch.mul(x, 10, out=out)
+        for n in (1.0, 2.0):
+            graph.replay()
+            with torch.npu.stream(side):
+                x.fill_(n)
+                event.record()
+            torch.npu.synchronize()
+            assert out.tolist() == [10 * n] * 4
+
+
+def test_two_threads_on_one_stream_take_turns():
+    x = torch.zeros(16, device="npu")
+
+    def launch():
+        torch.npu.set_device(0)
+        for _ in range(1000):
+            x.add_(1)
+
+    with ascend_sim.paced(card(kernel_us=50.0)):
+        threads = [threading.Thread(target=launch) for _ in range(2)]
+        began = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        torch.npu.synchronize()
+        assert time.perf_counter() - began >= 2000 * 50e-6
+        assert x.tolist() == [2000.0] * 16
+
+
+def test_a_read_takes_its_copy():
+    with ascend_sim.paced(card(copy_us=5000.0)):
+        x = torch.arange(4, device="npu")
+        began = time.perf_counter()
+        assert x[2].item() == 2
+        assert time.perf_counter() - began >= 5e-3
+
+
+def test_the_clock_is_one_for_all_threads():
+    errors = []
+
+    def enter():
+        try:
+            with ascend_sim.paced():
+                pass
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    with ascend_sim.paced():
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join()
+        assert ascend_sim.clock() == "paced"
+    assert errors == ["the paced clock runs for another thread: it is one for the whole device"]
+    enter()
+    assert len(errors) == 1
 
 
 def test_memory_is_the_cards():
@@ -386,6 +532,10 @@ def test_a_card_is_saved_and_loaded(tmp_path):
         (lambda p: p["constants"]["bandwidth_gb_s"].update(low=0), "a rate must be above 0"),
         (lambda p: p["constants"].update(kernel_us=3), "not a profile"),
         (lambda p: p.pop("name"), "lacks 'name'"),
+        (lambda p: p.update(name=3), "name: expected a text"),
+        (lambda p: p["constants"]["kernel_us"].update(high=float("nan")), "kernel_us: expected 0 <= low"),
+        (lambda p: p["constants"]["kernel_us"].update(high=float("inf")), "kernel_us: expected 0 <= low"),
+        (lambda p: p["constants"]["kernel_us"].update(value=True), "kernel_us: expected 0 <= low"),
     ],
 )
 def test_a_broken_profile_says_what_is_wrong(tmp_path, break_it, message):
@@ -398,9 +548,17 @@ def test_a_broken_profile_says_what_is_wrong(tmp_path, break_it, message):
         ascend_sim.Card.load(path)
 
 
-def test_an_unknown_card_names_those_there_are():
+@pytest.mark.parametrize("name", ["ascend_1", "x" * 5000, None])
+def test_an_unknown_card_names_those_there_are(name):
     with pytest.raises(ascend_sim.CardError, match="ascend_910b2"):
-        ascend_sim.Card.load("ascend_1")
+        ascend_sim.Card.load(name)
+
+
+def test_a_card_made_by_hand_is_checked():
+    with pytest.raises(ascend_sim.CardError, match="kernel_us: expected a Constant"):
+        with ascend_sim.paced(dataclasses.replace(card(), kernel_us=5.0)):
+            pass
+    assert ascend_sim.clock() == "cpu"
 
 
 def test_fit_finds_the_card_that_was_measured():
@@ -422,6 +580,8 @@ def test_fit_finds_the_card_that_was_measured():
     assert fitted.float32_tflop_s.value == pytest.approx(1.7, rel=1e-4)
     with pytest.raises(ascend_sim.CardError, match="launch-bound and the other compute-bound"):
         ascend_sim.fit(card(), (works[0], 1e-9), (works[1], 1.0))
+    with pytest.raises(ascend_sim.CardError, match="needs its kernels and a time"):
+        ascend_sim.fit(card(), ([], 1.0), (works[1], 1.0))
 
 
 def test_python_and_the_device_count_alike():

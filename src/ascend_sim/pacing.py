@@ -7,13 +7,16 @@ paced clock the host side of torch_npu runs for real and the device is arithmeti
 
 a replay takes one launch and its kernels, and a synchronise sleeps until the device would be done. So a model of full
 size runs at its real number of launches in seconds, and its times are *modelled*. What a kernel would have written
-is not there: reading it raises. Small kernels on known inputs are computed, so that control flow runs as it is.
+is not there: reading it raises. Small kernels on known inputs are computed, so that control flow runs as it is: up to
+16 MB read and written, but no products of matrices and no random weights. The host computes them, at its own speed.
 """
 
+import contextlib
 import ctypes
 import dataclasses
 import json
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,21 +62,21 @@ class Card:
     @classmethod
     def load(cls, name: str | Path = "ascend_910b2") -> "Card":
         """A card of ``profiles/``, or the profile in a file of the user's. Raises CardError."""
-        path = PROFILES / f"{name}.json"
-        if not path.exists():
-            path = Path(name)
+        path = Path(str(name))
         try:
+            if (own := PROFILES / f"{name}.json").exists():
+                path = own
             profile = json.loads(path.read_text())
             constants = {key: Constant(**profile["constants"][key]) for key in CONSTANTS}
             card = cls(profile["name"], **constants)
-            card._check()
+            card.check()
             return card
         except OSError:
             known = ", ".join(sorted(p.stem for p in PROFILES.glob("*.json")))
-            raise CardError(f"no profile of a card {str(name)!r}: take a file, or one of {known}") from None
+            raise CardError(f"no profile of a card {str(name)[:80]!r}: take a file, or one of {known}") from None
         except KeyError as error:
             raise CardError(f"{path}: the profile lacks {error}") from None
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise CardError(f"{path}: not a profile of a card: {error}") from None
 
     def save(self, path: str | Path) -> None:
@@ -81,11 +84,17 @@ class Card:
         constants = {key: dataclasses.asdict(getattr(self, key)) for key in CONSTANTS}
         Path(path).write_text(json.dumps({"name": self.name, "constants": constants}, indent=2) + "\n")
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise CardError for a constant that can't be used."""
+        if not isinstance(self.name, str):
+            raise CardError(f"name: expected a text, found {self.name!r}")
         for key in CONSTANTS:
             c = getattr(self, key)
-            numbers = (0, c.low, c.value, c.high, math.inf)
-            if not all(isinstance(x, int | float) for x in numbers) or list(numbers) != sorted(numbers):
+            if not isinstance(c, Constant):
+                raise CardError(f"{key}: expected a Constant, found {c!r}")
+            numbers = (c.low, c.value, c.high)
+            finite = all(type(x) in (int, float) and abs(x) <= _LARGEST for x in numbers)
+            if not finite or list(numbers) != sorted(numbers) or c.low < 0:
                 raise CardError(f"{key}: expected 0 <= low <= value <= high, found {c.low}, {c.value}, {c.high}")
             if c.low == 0 and CONSTANTS[key].endswith("/s"):
                 raise CardError(f"{key}: a rate must be above 0")
@@ -106,7 +115,7 @@ class Card:
         """The same host with a device that takes no time: a call takes its launches and its waits, and no more."""
         changes = {}
         for key in _DEVICE:
-            x = math.inf if CONSTANTS[key].endswith("/s") else 0.0
+            x = _LARGEST if CONSTANTS[key].endswith("/s") else 0.0
             changes[key] = Constant(x, x, x, "no time on the device")
         return dataclasses.replace(self, **changes)
 
@@ -150,6 +159,7 @@ CONSTANTS = {
 }
 _DEVICE = ("kernel_us", "bandwidth_gb_s", "link_gb_s", "copy_us", "float32_tflop_s", "float16_tflop_s", "int8_tflop_s")
 _HOST = ("plan_us", "launch_us", "replay_us", "sync_us")
+_LARGEST = 1e15  # no constant of a card comes near; above is a mistake, or no number
 _SCALE = {"us": 1e-6, "GB/s": 1e9, "TFLOP/s": 1e12, "GiB": 1 << 30}
 
 
@@ -161,31 +171,40 @@ class _CCard(ctypes.Structure):
 def paced(card: Card | str | Path = "ascend_910b2") -> Iterator[Card]:
     """Inside the ``with``, the device runs on the paced clock of ``card``. It synchronises at both ends.
 
-    What was computed before is known inside; a kernel that reads, later, what was skipped inside is an error. Raises
-    CardError for a profile that can't be used, LoadError where nothing is simulated.
+    It is the clock of the whole device, and of all threads. What was computed before is known inside; a kernel that
+    reads, later, what was skipped inside is an error. A ``with`` inside takes another card for its time.
+    Raises CardError for a profile that can't be used, LoadError where nothing is simulated, RuntimeError where another
+    thread has the paced clock.
     """
     import torch
 
     global _running
     library = simulated("to pace")
     card = card if isinstance(card, Card) else Card.load(card)
+    card.check()
+    if not _turn.acquire(blocking=False):
+        raise RuntimeError("the paced clock runs for another thread: it is one for the whole device")
     before = _running
-    torch.npu.synchronize()
-    torch.npu.empty_cache()  # what is allocated inside begins as unknown
-    _running = card
-    library.ascend_sim_set_clock(_c_card(card))
     try:
-        yield card
-    finally:
+        torch.npu.synchronize()
+        torch.npu.empty_cache()  # what is allocated inside begins as unknown
         try:
+            library.ascend_sim_set_clock(_c_card(card))
+            _running = card
+            yield card
             torch.npu.synchronize()
         finally:
             _running = before
+            with contextlib.suppress(RuntimeError):  # an error of the device: it was raised above, or another was
+                torch.npu.synchronize()
             library.ascend_sim_set_clock(before and _c_card(before))
             torch.npu.empty_cache()
+    finally:
+        _turn.release()
 
 
 _running: Card | None = None  # of the paced clock that runs
+_turn = threading.RLock()
 
 
 def clock() -> str:
@@ -212,6 +231,8 @@ def fit(card: Card, launch_bound: tuple[Sequence[Span], float], compute_bound: t
     kernels and of one of few large kernels. Raises CardError if no constants give both times.
     """
     (small, small_time), (large, large_time) = launch_bound, compute_bound
+    if not (small and large and small_time > 0 and large_time > 0):
+        raise CardError("a measurement needs its kernels and a time above 0")
     kernel_us, slower = card.kernel_us.value, 1.0
     for _ in range(200):
         # Each time rises with both numbers, so a step in turn on each comes nearer.

@@ -62,6 +62,8 @@ def main(argv: list[str] | None = None) -> int:
         if args.json and args.json.exists():
             load_results(args.json)  # a broken file shows before the work, not after it
         if args.command == "compare" and not args.model:
+            if args.levers or args.batch or args.width or args.tokens or args.layers or args.clock == "paced":
+                parser.error("the table has its own levers, sizes and clocks: name a model to choose them")
             return _table(args)
         return _one_model(parser, args)
     except (device.DeviceError, ascend_sim.LoadError, CaptureError, LeverError, ResultsError, OSError) as error:

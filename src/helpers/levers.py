@@ -6,9 +6,11 @@ a small one on the device that is there, where its outputs can be compared.
 """
 
 import contextlib
+import ctypes
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -424,6 +426,7 @@ _ANSWER = "helpers.levers: "  # before each answer: torch_npu prints, too
 
 def _serve() -> None:
     """Run the jobs that stand in stdin and answer with one line each."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the process that asks, however it ends
     asked = json.load(sys.stdin)
     device.activate(verbose=False)
     for i, job in enumerate(asked["jobs"]):
