@@ -141,14 +141,14 @@ import ascend_sim, torch
 from test_device_paced import card
 x = torch.zeros(16, device="npu")
 times = []
-with ascend_sim.paced(card(kernel_us=1.0, plan_us=300.0, launch_us=200.0)):
-    for _ in range(7):
+with ascend_sim.paced(card(kernel_us=1.0, plan_us=3000.0, launch_us=2000.0)):
+    for _ in range(3):
         torch.npu.synchronize()
         began = time.perf_counter()
-        for _ in range(50):
+        for _ in range(20):
             x.add_(1)
         torch.npu.synchronize()
-        times.append((time.perf_counter() - began) / 50 * 1e6)
+        times.append((time.perf_counter() - began) / 20 * 1e6)
 print(min(times))
 """
 
@@ -157,9 +157,9 @@ def test_task_queue_levels_share_the_work_as_their_threads_do(run_python):
     """0: one thread plans and launches. 1: the other launches meanwhile. 2: the other does both."""
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     us = [float(run_python(TASK_QUEUE, TASK_QUEUE_ENABLE=str(n), PYTHONPATH=path).stdout) for n in (0, 1, 2)]
-    assert us[0] >= 500
-    assert 300 <= us[1] < 480
-    assert 500 <= us[2] < us[0] + 30
+    assert us[0] >= 5000
+    assert 3000 <= us[1] < 4500
+    assert 5000 <= us[2] < us[0] + 500
 
 
 # ---- values

@@ -7,6 +7,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <string_view>
 
@@ -114,8 +115,7 @@ bool sleep_until(double time, double latest) {
 }
 
 void host_work(double start, double seconds) {
-  while (now() < start + seconds) {
-  }
+  sleep_until(start + seconds, INFINITY);
 }
 
 void wake_up() {

@@ -40,7 +40,7 @@ double pace(Task& task, int stream, double enqueued, double ready);
 // Sleep until then, but not longer than until `latest`. False if that came first.
 bool sleep_until(double time, double latest);
 
-// What CANN does on the host for an operator takes its time there, beginning at `start`: a busy wait.
+// What CANN does on the host for an operator takes its time there, beginning at `start`.
 void host_work(double start, double seconds);
 // From the end of what the host waited for until it goes on.
 void wake_up();
