@@ -179,7 +179,7 @@ def test_a_process_that_dies_is_one_line(monkeypatch):
 
 
 def made_up(case, full):
-    run = levers.Run((2.0, 2.0, 2.0), 3, 10, 1.0, 0, (2.0, 3.0, 2.0, 2.0) if full else ())
+    run = levers.Run((2.0, 2.0, 2.0), 3, 10, 1.0, 0, None, (2.0, 3.0, 2.0, 2.0) if full else ())
     faster = replace(run, runs_ms=(1.0, 1.0, 1.0))
     equal = {} if full else dict(cosine=1.0, max_abs=0.0)
     return levers.Gain(case, {"width": 8}, "paced" if full else "cpu", run, faster, **equal)
