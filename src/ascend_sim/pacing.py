@@ -199,8 +199,21 @@ def paced(card: Card | str | Path = "ascend_910b2") -> Iterator[Card]:
                 torch.npu.synchronize()
             library.ascend_sim_set_clock(before and _c_card(before))
             torch.npu.empty_cache()
+            _forget_free_blocks(library)
     finally:
         _turn.release()
+
+
+def _forget_free_blocks(library: ctypes.CDLL) -> None:
+    """What torch's allocator keeps for later is no tensor's: to be unknown is not what the next one begins with."""
+    import torch
+
+    for segment in torch.npu.memory_snapshot():
+        address = segment["address"]
+        for block in segment["blocks"]:
+            if block["state"] == "inactive":
+                library.ascend_sim_forget(ctypes.c_void_p(address), ctypes.c_size_t(block["size"]))
+            address += block["size"]
 
 
 _running: Card | None = None  # of the paced clock that runs

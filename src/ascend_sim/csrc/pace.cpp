@@ -126,6 +126,11 @@ void wake_up() {
 
 } // namespace sim
 
+// What is there is as good as any memory that is new: torch's allocator has it back, and nobody reads it.
+SIM_API void ascend_sim_forget(const void* data, size_t bytes) {
+  sim::mark_known(data, bytes);
+}
+
 // Choose the clock, for a device that has nothing to do: null for the one that computes.
 SIM_API void ascend_sim_set_clock(const sim::Card* card) {
   sim::paced = false;
