@@ -280,7 +280,7 @@ class HostScalar(Body):
         self.rate = [torch.tensor(1.0)]
 
     def forward(self, x):
-        self.rate[0] = self.rate[0] * 0.5
+        self.rate[0] = self.rate[0] * 0.5  # fault: rebound
         return self.body(x) * self.rate[0]  # fault: number
 
 
@@ -303,7 +303,7 @@ class NumpyNoise(Body):
 class HostNoise(Body):
     def forward(self, x):
         noise = torch.randn(ROWS, WIDTH)  # fault: host random
-        return self.body(x) + noise.to(x.device)
+        return self.body(x) + noise.to(x.device)  # fault: constants
 
 
 # ---- side effects
@@ -575,3 +575,39 @@ class Lazy(Body):
     def forward(self, x, mask=None):
         x = x.float() / x.shape[-1] ** 0.5
         return self.body(x) if mask is None else self.body(x) * mask
+
+
+# ---- factories, as the command takes them
+
+
+def ready():
+    return Mlp(), Mlp.inputs()
+
+
+def with_fresh_inputs():
+    print("made")
+    return Words(), Words.inputs(), Words.inputs()
+
+
+def not_ready():
+    return Item(), Item.inputs()
+
+
+def broken():
+    raise ValueError("no such\nsize")
+
+
+def only_a_model():
+    return Mlp()
+
+
+def that_do_not_fit():
+    return Mlp(), (torch.randn(ROWS, WIDTH + 1),)
+
+
+def fresh_that_do_not_fit():
+    return Mlp(), Mlp.inputs(), (torch.randn(ROWS + 1, WIDTH),)
+
+
+def one_number_too_many():
+    return Mlp(), (*Mlp.inputs(), 3)

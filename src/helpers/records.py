@@ -5,6 +5,8 @@ the call leaves behind.
 """
 
 import contextlib
+import dis
+import functools
 import linecache
 import re
 import site
@@ -14,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType, MethodType
 from unittest import mock
 
 import torch
@@ -69,17 +71,26 @@ def _caller(frame: FrameType | None) -> tuple[CodeType, int, int] | None:
     return None
 
 
+@functools.cache
 def resolved(raw) -> Place | None:
     """The Place of a raw one, with the exact expression where Python (3.11 on) knows it, else with the line."""
     if raw is None or isinstance(raw, Place):
         return raw
     code, instruction, line = raw
-    text = linecache.getline(code.co_filename, line)
-    if instruction is not None and hasattr(code, "co_positions"):
-        first, last, start, end = list(code.co_positions())[instruction // 2]
-        if first == last == line and None not in (start, end):
-            text = text.encode()[start:end].decode()
-    return Place(code.co_filename, line, text.strip())
+    positions = None if instruction is None else _positions(code, instruction)
+    if positions is None or None in positions:
+        return Place(code.co_filename, line, linecache.getline(code.co_filename, line).strip())
+    line, last, start, end = positions
+    text = linecache.getline(code.co_filename, line).encode()
+    return Place(code.co_filename, line, text[start : end if last == line else None].decode().strip())
+
+
+def _positions(code: CodeType, offset: int):
+    """First and last line, start and end of what an instruction computes; of what it tests, if it is a jump."""
+    before = [found for found in dis.get_instructions(code) if found.offset <= offset]
+    while len(before) > 1 and re.search("JUMP|TO_BOOL|UNARY_NOT", before[-1].opname):
+        before.pop()
+    return getattr(before[-1], "positions", None)
 
 
 def place_in(trace: list[str]) -> Place | None:
@@ -307,7 +318,7 @@ def modules_of(model: Callable) -> dict[str, nn.Module]:
         return {f"{name}." if name else "": module for name, module in model.named_modules()}
     found = {}
     for name, value in held_by(model).items():
-        if isinstance(value, nn.Module):
+        if isinstance(value, (nn.Module, FunctionType, MethodType)) and value is not model:
             found |= {f"{name}.{inner}": module for inner, module in modules_of(value).items()}
     return found
 
@@ -316,8 +327,11 @@ def held_by(function: Callable) -> dict[str, object]:
     """The variables around a function that it uses, and the object of a method."""
     found = {"self": function.__self__} if hasattr(function, "__self__") else {}
     plain = getattr(function, "__func__", function)
-    if isinstance(plain, FunctionType) and plain.__closure__:
-        found |= dict(zip(plain.__code__.co_freevars, (cell.cell_contents for cell in plain.__closure__), strict=True))
+    names = plain.__code__.co_freevars if isinstance(plain, FunctionType) else ()
+    for name in names:
+        cell = plain.__closure__[names.index(name)]
+        with contextlib.suppress(ValueError):  # empty
+            found[name] = cell.cell_contents
     return found
 
 
