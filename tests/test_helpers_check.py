@@ -411,3 +411,47 @@ def test_the_stand_in_of_aurora_with_its_guards_and_without():
     report = check(guarded, *guarded.inputs(1), fresh=guarded.inputs(1, seed=1))
     assert report.waits == 47 and {"constants", "fixed input"} <= kinds(report) and not report.ready
     assert check(free, *free.inputs(1), fresh=free.inputs(1, seed=1)).ready
+
+
+SIZE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+TEXT = {"vocab_size": 64, "max_position_embeddings": 32, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+
+
+def words(*shape):
+    return torch.randint(4, 64, shape, generator=torch.Generator().manual_seed(0))
+
+
+def test_bert_asks_whether_a_token_is_hidden():
+    transformers = pytest.importorskip("transformers")
+    bert = transformers.BertForMaskedLM(transformers.BertConfig(**TEXT, **SIZE)).eval()
+    report = check(bert, words(2, 16), torch.ones(2, 16))
+    (found,) = (f for f in report.findings if f.severity == STOPS)
+    assert (found.kind, found.place.short, report.waits) == ("waits", "transformers/masking_utils.py", 1)
+    assert "padding_mask.all()" in found.place.expression and report.verdict == "ready after 1 change"
+    assert check(bert, words(2, 16), torch.ones(2, 1, 16, 16).bool()).ready  # a mask of four dimensions is not asked
+
+
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated")
+def test_gpt2_with_a_cache_that_grows_and_with_one_that_does_not():
+    transformers = pytest.importorskip("transformers")
+
+    class Decoder(nn.Module):
+        def __init__(self, cache, **sizes):
+            super().__init__()
+            config = transformers.GPT2Config(**TEXT, n_embd=32, n_layer=2, n_head=4)
+            self.gpt2 = transformers.GPT2LMHeadModel(config).eval()
+            self.cache = cache(config=config, **sizes)
+
+        def forward(self, ids, mask):
+            return self.gpt2(ids, attention_mask=mask, past_key_values=self.cache).logits
+
+    growing = check(Decoder(transformers.DynamicCache), words(2, 1), torch.ones(2, 1, 1, 1).bool())
+    found = {(f.kind, f.place.short, f.place.expression) for f in growing.findings if f.severity == WRONG}
+    cat = [expression for kind, file, expression in found if kind == "grows" and file == "transformers/cache_utils.py"]
+    assert len(cat) == 1 and "torch.cat([self.keys, key_states]" in cat[0]
+    assert ("number", "transformers/models/gpt2/modeling_gpt2.py") in {place[:2] for place in found}, "the position"
+    assert growing.equal < growing.replays and not growing.ready
+
+    static = check(Decoder(transformers.StaticCache, max_cache_len=32), words(2, 1), torch.ones(2, 1, 1, 32).bool())
+    assert {f.kind for f in static.findings if f.severity in (STOPS, WRONG)} == {"buffers"}, "the warm-up fills it"
+    assert static.equal == static.replays == 4 and static.gain.speedup > 1
