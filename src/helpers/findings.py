@@ -128,7 +128,7 @@ class Gain:
         return text if self.break_even is None else f"{text}; pays after {self.break_even} calls"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What a check found. str() is for people, to_dict() for programs; a notebook shows a table."""
 
@@ -181,7 +181,7 @@ class Report:
             ("gain", str(self.gain) if self.gain else f"unknown: {self.no_gain}"),
         ]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         lines = [f"{name:<9}{text}" for name, text in self._facts()]
         return "\n".join([*lines, *(f"\n{i}. {f}" for i, f in enumerate(self.findings, 1))])
 
