@@ -102,6 +102,13 @@ class ToList(Body):
 
 
 @faulty
+class Printed(Body):
+    def forward(self, x):
+        repr(x)  # fault: waits
+        return self.body(x)
+
+
+@faulty
 class Equal(Body):
     def forward(self, x):
         x = self.body(x)
@@ -144,6 +151,16 @@ class ThreeWaits(Body):
 class Selected(Body):
     def forward(self, x):
         return self.body(x) + x[x > 0].mean()  # fault: shapes
+
+
+@faulty
+class PutBack(Body):
+    """A where on the full shape would do."""
+
+    def forward(self, x):
+        x = self.body(x)
+        x[x > 1] *= 0.5  # fault: shapes
+        return x
 
 
 @faulty
@@ -200,6 +217,7 @@ class StepCounter(Body):
 
 
 COUNTER = itertools.count(1)
+COUNTED = [0]
 
 
 @faulty
@@ -475,6 +493,18 @@ class DeviceNoise(Body):
 
     def forward(self, x):
         return self.body(x) + torch.rand_like(x)
+
+
+@clean
+class DropoutTwice(Body):
+    """Fused attention moves the generator otherwise in a capture, so the dropout after it draws other numbers."""
+
+    notes = {"random"}
+    statistics = True
+
+    def forward(self, x):
+        q = self.body(x).view(1, ROWS, 2, -1).transpose(1, 2)
+        return F.dropout(F.scaled_dot_product_attention(q, q, q, dropout_p=0.2), 0.2)
 
 
 @clean

@@ -9,6 +9,8 @@ from .records import Place
 WORTH = 1.05  # a smaller gain is not worth a graph's fixed shapes
 NOTEBOOK = "notebooks/04_avoid_the_pitfalls.ipynb"
 
+LEFT = 'style="text-align:left"'
+
 STOPS, WRONG, SLOWER, NOTE = "stops capture", "silently wrong", "slower", "note"
 
 # Kind of finding: severity, why, how to rewrite, heading of the notebook.
@@ -22,6 +24,8 @@ KINDS = {
                   "make the tensor once, in __init__, as a buffer; or torch.full(..., device=...)", "Warm up first"),
     "aclop": (STOPS, "the operator has no aclnn form, and only those enter a graph",
               "use another operator, or a CANN in which it has one", "Look the symptom up"),
+    "task queue": (STOPS, "torch_npu refuses to capture there", "start the process with 1 or 0",
+                   "Set `TASK_QUEUE_ENABLE` before you start"),
     "refused": (STOPS, "the device refuses it in a capture", "see the error", "Look the symptom up"),
     "unjoined": (STOPS, "the capture ends, and nobody has waited for it",
                  "main.wait_stream(side) after its work", "A side stream that nobody joins"),
@@ -88,7 +92,11 @@ class Finding:
 
     @property
     def link(self) -> str:
-        return f"{NOTEBOOK}#{KINDS[self.kind][3].replace(' ', '-')}"
+        return f"{NOTEBOOK}#{self.section.replace(' ', '-').replace('`', '')}"
+
+    @property
+    def section(self) -> str:
+        return KINDS[self.kind][3]
 
     def to_dict(self) -> dict:
         keys = ("kind", "severity", "what", "times", "why", "how", "link")
@@ -136,6 +144,7 @@ class Report:
     kernels: int | None  # of a call in eager; None on an Ascend
     replays: int  # compared with eager; 0 if there is no graph
     equal: int  # of these, bit for bit
+    alike: bool  # all equal, or where the device draws random numbers, by their statistics
     gain: Gain | None
     no_gain: str  # why there is none
     hopeless: str  # why it is not a candidate, or ""
@@ -155,7 +164,7 @@ class Report:
     def verdict(self) -> str:
         if self.hopeless:
             return "not a candidate"
-        if self.changes or not self.replays or self.equal < self.replays:
+        if self.changes or not self.alike:
             return f"ready after {max(self.changes, 1)} change{'s' * (self.changes > 1)}"
         return "ready"
 
@@ -166,7 +175,19 @@ class Report:
 
     def to_dict(self) -> dict:
         gain = self.gain and vars(self.gain) | {"speedup": self.gain.speedup, "break_even": self.gain.break_even}
-        keys = ("verdict", "ready", "changes", "kernels", "waits", "replays", "equal", "hopeless", "error", "no_gain")
+        keys = (
+            "verdict",
+            "ready",
+            "changes",
+            "kernels",
+            "waits",
+            "replays",
+            "equal",
+            "alike",
+            "hopeless",
+            "error",
+            "no_gain",
+        )
         return {key: getattr(self, key) for key in keys} | {
             "gain": gain,
             "findings": [f.to_dict() for f in self.findings],
@@ -174,10 +195,12 @@ class Report:
 
     def _facts(self) -> list[tuple[str, str]]:
         kernels = "?" if self.kernels is None else self.kernels
+        replays = f"{self.equal} of {self.replays} equal eager"
+        replays += ", all by their statistics" if self.alike and self.equal < self.replays else ""
         return [
             ("verdict", self.verdict + (f": {self.hopeless}" if self.hopeless else "")),
             ("call", f"{kernels} kernels, {self.waits} host wait{'s' * (self.waits != 1)}"),
-            ("replays", f"{self.equal} of {self.replays} equal eager" if self.replays else f"none: {self.error}"),
+            ("replays", replays if self.replays else f"none: {self.error}"),
             ("gain", str(self.gain) if self.gain else f"unknown: {self.no_gain}"),
         ]
 
@@ -186,7 +209,9 @@ class Report:
         return "\n".join([*lines, *(f"\n{i}. {f}" for i, f in enumerate(self.findings, 1))])
 
     def _repr_html_(self) -> str:
-        facts = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in self._facts())
+        facts = "".join(
+            f"<tr><th {LEFT}>{name}</th><td {LEFT}>{html.escape(text)}</td></tr>" for name, text in self._facts()
+        )
         rows = []
         for f in self.findings:
             at = (
@@ -194,12 +219,12 @@ class Report:
                 if f.place
                 else ""
             )
-            section = f'<a href="{f.link.removeprefix("notebooks/")}">section</a>'
+            section = f'<a href="{f.link.removeprefix("notebooks/")}">{f.section}</a>'
             why = f"{html.escape(f.what)}: {html.escape(f.why)}"
             cells = (f.severity, at, str(f.times), why, f"{html.escape(f.how)} ({section})")
-            rows.append("<tr>" + "".join(f'<td style="text-align:left">{cell}</td>' for cell in cells) + "</tr>")
+            rows.append("<tr>" + "".join(f"<td {LEFT}>{cell}</td>" for cell in cells) + "</tr>")
         names = ("severity", "where", "times", "why", "what to do")
-        head = "".join(f'<th style="text-align:left">{name}</th>' for name in names)
+        head = "".join(f"<th {LEFT}>{name}</th>" for name in names)
         found = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>" if rows else ""
         return f"<table>{facts}</table>{found}"
 

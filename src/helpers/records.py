@@ -7,6 +7,7 @@ the call leaves behind.
 import contextlib
 import dis
 import functools
+import itertools
 import linecache
 import re
 import site
@@ -28,9 +29,12 @@ from torch.utils._pytree import tree_leaves
 
 # torch_npu is not imported before activate(): it needs the device.
 _LIBRARIES = tuple(str(Path(torch.__file__).parent.with_name(name)) + "/" for name in ("torch", "torch_npu"))
+_LAYERS = str(Path(torch.__file__).with_name("nn")) + "/"
+REFUSED = r"\b(107027|107030|107041)\b"  # codes with which CANN answers a wait, or a copy that waits, in a capture
 _STANDARD = sysconfig.get_paths()["stdlib"]
 _SITES = tuple(sorted({*site.getsitepackages(), *sys.path} - {""}, key=len, reverse=True))
-_OWN = tuple(str(Path(__file__).with_name(name)) for name in ("records.py", "check.py", "capture.py"))
+_CHECK = str(Path(__file__).with_name("check.py"))
+_OWN = (_CHECK, __file__, str(Path(__file__).with_name("capture.py")))
 
 
 @dataclass(frozen=True)
@@ -63,15 +67,21 @@ def _of_the_user(file: str) -> bool:
 
 
 def _caller(frame: FrameType | None) -> tuple[CodeType, int, int] | None:
-    """The innermost frame of the user: code, instruction, line. It is kept raw, because most are never looked at."""
-    while frame is not None and frame.f_code.co_filename != _OWN[1]:  # what called the check is not of the model
+    """The innermost frame of the user, or of torch.nn where the model is made of nothing else: code, instruction, line.
+    It is kept raw, because most are never looked at.
+    """
+    layer = None
+    while frame is not None and frame.f_code.co_filename != _CHECK:  # what called the check is not of the model
+        here = frame.f_code, frame.f_lasti, frame.f_lineno
         if _of_the_user(frame.f_code.co_filename):
-            return frame.f_code, frame.f_lasti, frame.f_lineno
+            return here
+        if layer is None and frame.f_code.co_filename.startswith(_LAYERS):
+            layer = here
         frame = frame.f_back
-    return None
+    return layer
 
 
-@functools.cache
+@functools.lru_cache(1000)
 def resolved(raw) -> Place | None:
     """The Place of a raw one, with the exact expression where Python (3.11 on) knows it, else with the line."""
     if raw is None or isinstance(raw, Place):
@@ -96,7 +106,7 @@ def _positions(code: CodeType, offset: int):
 def place_in(trace: list[str]) -> Place | None:
     """The innermost place of the user in the lines of a formatted traceback."""
     for file, line in reversed(re.findall(r'File "(.+?)", line (\d+)', "".join(trace))):
-        if file == _OWN[1]:
+        if file == _CHECK:
             return None
         if _of_the_user(file):
             return Place(file, int(line), linecache.getline(file, int(line)).strip())
@@ -136,7 +146,7 @@ class Call:
     sets: dict[str, object] = field(default_factory=dict)  # attribute that is assigned: where
     random: list = field(default_factory=list)  # (drawn on the host?, where)
     ragged: list[torch.Tensor] = field(default_factory=list)  # results whose shape depends on data
-    spread: bool = False  # one of them feeds more than a reduction
+    spread: bool = False  # one of them feeds what a mask on the full shape would not do as well
     aside: object = None  # where the first operator on a side stream is
 
 
@@ -186,10 +196,16 @@ class Recorder(TorchDispatchMode):
         if op.refused == "shapes":
             call.ragged += results
         elif any(x is y for x in leaves for y in call.ragged):
-            if func.is_view:
+            if func.is_view or torch.Tag.pointwise in func.tags:
                 call.ragged += results
             else:
-                call.spread |= torch.Tag.reduction not in func.tags
+                put_back = func.overloadpacket.__name__ in (
+                    "index_put",
+                    "index_put_",
+                    "_index_put_impl_",
+                    "masked_scatter",
+                )
+                call.spread |= torch.Tag.reduction not in func.tags and not put_back
 
     def _refusal(self, func, args, kwargs, leaves, results) -> tuple[str, str]:
         if not any(_on_npu(x) for x in (*leaves, *results)):
@@ -213,7 +229,7 @@ class Recorder(TorchDispatchMode):
         name = func.overloadpacket.__name__
         if "aclop" in error:
             return "aclop", error
-        if not re.search(r"\b(107027|107030|107041)\b", error):
+        if not re.search(REFUSED, error):
             return "refused", error
         if torch.Tag.dynamic_output_shape in func.tags or name == "repeat_interleave":
             return "shapes", error
@@ -246,7 +262,7 @@ def _generators() -> tuple[torch.Tensor, torch.Tensor]:
 def _number(x):
     if not isinstance(x, torch.Tensor):
         return repr(x)
-    if x.device.type == "cpu" and x.numel() == 1:  # torch_npu takes it as a number
+    if x.device.type == "cpu" and x.dim() == 0:  # torch_npu takes it as a number
         return repr(x.item())
     return x.device.type
 
@@ -298,9 +314,8 @@ def differences(a: Call, b: Call) -> list[Difference]:
             return [*found, Difference("path", y, x.name, y.name)]
         if x.shapes != y.shapes:
             return [*found, Difference("shape", y, str(x.shapes), str(y.shapes))]
-        found += [
-            Difference("number", y, *pair) for pair in zip(x.numbers, y.numbers, strict=False) if len({*pair}) > 1
-        ]
+        pairs = itertools.zip_longest(x.numbers, y.numbers, fillvalue="nothing")
+        found += [Difference("number", y, *pair) for pair in pairs if pair[0] != pair[1]]
     if len(ours) != len(theirs):
         more = max(ours, theirs, key=len)[min(len(ours), len(theirs))]
         found.append(Difference("path", more, f"{len(ours)} operators", f"{len(theirs)}"))
@@ -309,6 +324,7 @@ def differences(a: Call, b: Call) -> list[Difference]:
 
 # ---- state
 
+MANY = 1000  # of a larger container only the number of its entries is looked at
 _OF_TORCH = set(vars(nn.Module())) | {"_is_hf_initialized"}
 
 
@@ -351,12 +367,12 @@ def state(model: Callable) -> dict[str, object]:
     return found
 
 
-def _leaves(x, path: str, depth: int = 4) -> dict[str, object]:
+def _leaves(x, path: str, depth: int = 4, seen: tuple = ()) -> dict[str, object]:
     if isinstance(x, torch.Tensor):
         return {path: x}
     if isinstance(x, (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, Enum)):
         return {path: repr(x)}
-    if depth == 0 or isinstance(x, (nn.Module, type)) or callable(x):
+    if depth == 0 or isinstance(x, (nn.Module, type)) or callable(x) or id(x) in seen:
         return {path: type(x).__name__}
     if isinstance(x, dict):
         inner = {f"{path}[{key!r}]": value for key, value in x.items()}
@@ -365,6 +381,7 @@ def _leaves(x, path: str, depth: int = 4) -> dict[str, object]:
     else:
         inner = {f"{path}.{key}": value for key, value in getattr(x, "__dict__", {}).items()}
     found = {path: f"{type(x).__name__} of {len(inner)}"}
-    for key, value in inner.items():
-        found |= _leaves(value, key, depth - 1)
+    if len(inner) <= MANY:
+        for key, value in inner.items():
+            found |= _leaves(value, key, depth - 1, (*seen, id(x)))
     return found
