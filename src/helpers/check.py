@@ -2,13 +2,12 @@
 
 import contextlib
 import copy
-import inspect
 import random
 import re
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from types import CellType, FunctionType, ModuleType, SimpleNamespace
+from types import CellType, FunctionType, ModuleType
 from unittest import mock
 
 import ascend_sim
@@ -20,8 +19,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from . import bench, device
 from .capture import Captured, CaptureError, capture
-from .findings import STOPS, WORTH, WRONG, Finding, Gain, Report
-from .records import REFUSED, Call, Place, address, differences, modules_of, place_in, recorded, resolved, state
+from .findings import STOPS, WORTH, WRONG, Findings, Gain, Report
+from .records import REFUSED, Call, address, modules_of, place_in, recorded, resolved, state
+from .suspects import Run, equal, look_at_numbers, look_at_operators, look_at_state, why_hopeless
 
 CARD = "ascend_910b2"
 WARM_UP = 3
@@ -95,7 +95,7 @@ class _Examination:
             raise CheckError("no input is a tensor: there is nothing to check a replay with")
         self.given = fresh is not None
         self.fresh = self._that_fit(tuple(fresh)) if self.given else _shuffled(self.inputs)
-        self.found: dict[tuple, Finding] = {}
+        self.found = Findings()
 
     def _that_fit(self, fresh: tuple) -> list:
         leaves, form = tree_flatten(fresh)
@@ -111,22 +111,21 @@ class _Examination:
 
     def report(self, level: int) -> Report:
         if level == 2:
-            self._add("task queue", "this process runs at TASK_QUEUE_ENABLE=2")
+            self.found.add("task queue", "this process runs at TASK_QUEUE_ENABLE=2")
         try:
             kernels = self._watch()
         except _NoAclnn as stop:
-            self._add("aclop", stop.args[0], stop.args[1])
-            return Report(
-                tuple(self.found.values()), None, 0, 0, False, None, "it does not run here", "", str(stop.args[0])
-            )
-        error, equal, alike = self._try()
+            self.found.add("aclop", stop.args[0], stop.args[1])
+            said = str(stop.args[0])
+            return Report(self.found.sorted(), None, 0, 0, False, None, "it does not run here", "", said)
+        error, same, alike = self._try()
         gain, no_gain = self._gain(captured=not error)
         hopeless = self.hopeless
         if not hopeless and gain and gain.speedup < WORTH:
             hopeless = f"a graph would gain less than {WORTH - 1:.0%}"
-        order = {STOPS: 0, WRONG: 1}
-        findings = sorted(self.found.values(), key=lambda f: order.get(f.severity, 2))
-        return Report(tuple(findings), kernels, 0 if error else REPLAYS, equal, alike, gain, no_gain, hopeless, error)
+        return Report(
+            self.found.sorted(), kernels, 0 if error else REPLAYS, same, alike, gain, no_gain, hopeless, error
+        )
 
     # ---- runs
 
@@ -165,7 +164,7 @@ class _Examination:
 
     def _watch(self) -> int | None:
         """Compare the records of calls: a warm-up, two with the same inputs, one with others. Kernels of a call."""
-        model, known, calls = self._copy(), {}, []
+        model, known, runs = self._copy(), {}, []
         whose = "fresh inputs" if self.given else "shuffled inputs"
         for number, leaves in enumerate((self.inputs, self.inputs, self.inputs, self.fresh)):
             before = state(model)
@@ -174,21 +173,19 @@ class _Examination:
             host = random.getstate(), str(numpy.random.get_state())
             call, outputs = self._recorded(model, before, on_device, known, "inputs" if number < 3 else whose)
             moved = host != (random.getstate(), str(numpy.random.get_state()))
-            after = state(model)
-            calls.append(SimpleNamespace(call=call, outputs=outputs, before=before, held=held, after=after, moved=moved,
-                                         inputs=on_device))  # fmt: skip
-        _, second, third, other = calls
-        self._operators(third.call, other.call)
-        self._python(second, third, other)
-        self._state(model, third, other.held)
-        self._inputs(third)
-        self.hopeless = self._why_hopeless(third, other)
+            runs.append(Run(call, outputs, before, held, state(model), moved))
+        _, second, third, other = runs
+        look_at_operators(self.found, third.call, other.call)
+        look_at_numbers(self.found, second, third, other)
+        look_at_state(self.found, model, third, other.held)
+        self._inputs(third.call)
+        self.hopeless = why_hopeless(third, other)
         self.aside = resolved(third.call.aside)
         _seed(0)
         outputs = self._eager(model := self._copy(), self.inputs)
         _seed(0)
-        if _equal(outputs, self._eager(self._copy(), self.fresh)):
-            self._add("no proof", "the outputs")
+        if equal(outputs, self._eager(self._copy(), self.fresh)):
+            self.found.add("no proof", "the outputs")
         return bench.kernel_times(lambda: self._run(model, on_device), runs=1)[0]
 
     def _recorded(self, model, before, leaves, known, whose) -> tuple[Call, list[torch.Tensor]]:
@@ -209,90 +206,22 @@ class _Examination:
                     raise _NoAclnn(device.brief(error), resolved(call.ops[-1].where)) from None
                 raise _failed(error, whose) from None
 
-    def _operators(self, *calls: Call) -> None:
-        for call in calls:
-            counts: dict[tuple, list] = {}
-            for op in call.ops:
-                if op.refused or _made_anew(op):
-                    counts.setdefault((op.refused or "recomputed", resolved(op.where)), []).append(op)
-            for where in map(resolved, call.waits):
-                if where:
-                    counts.setdefault(("waits", where), []).append(SimpleNamespace(name="synchronize", error=""))
-            for (kind, where), ops in counts.items():
-                names = ", ".join(dict.fromkeys(_plain(op.name) for op in ops))
-                self._add(kind, f"{names}{f' ({_line(ops[0].error)})' if kind == 'refused' else ''}", where, len(ops))
-            for on_host, raw in call.random:
-                self._add("host random" if on_host else "random", "random numbers", resolved(raw))
-
-    def _python(self, second, third, other) -> None:
-        """What Python gave to operators, in calls with the same inputs and in one with others."""
-        moved, told = third.moved, set()
-        for earlier, later in ((second, third), (third, other)):
-            if later is other and any(f.kind in ("waits", "shapes") for f in self.found.values()):
-                break  # a value of the inputs reaches Python by a wait: that is found, and this is its consequence
-            for d in differences(earlier.call, later.call):
-                where = resolved(d.op.where)
-                if where in told:
-                    continue
-                told.add(where)
-                kind = {"number": "number", "shape": "grows", "path": "path"}[d.kind]
-                text = f"{_plain(d.op.name)}: {d.before}, then {d.after}"
-                self._add("host random" if moved and kind == "number" else kind, text, where)
-        if moved and not any(f.kind == "host random" for f in self.found.values()):
-            self._add("host random", "the state of random or numpy.random moved")
-
-    def _state(self, model: Callable, run, held_after: dict) -> None:
-        told: tuple[str, ...] = ()
-        changed: dict[tuple, list[str]] = {}
-        for name in sorted({*run.before, *run.after}, key=lambda name: (len(name), name)):
-            old, new = run.before.get(name), run.after.get(name)
-            if name.startswith(told):  # a part of something that is told
-                continue
-            where = resolved(run.call.sets.get(name))
-            if isinstance(old, torch.Tensor) and isinstance(new, torch.Tensor):
-                read = resolved(run.call.reads.get(name))
-                written = resolved(run.call.writes.get(name))
-                if old is not new:
-                    kind = "rebound" if read else "kept"
-                elif not _equal([run.held[name]], [held_after[name]]):
-                    kind = "buffers"
-                elif written:
-                    kind = "written"
-                else:
-                    continue
-                changed.setdefault((kind, where or written or read or _mention(model, name)), []).append(name)
-            elif isinstance(old, torch.Tensor) or isinstance(new, torch.Tensor) or old != new:
-                told += f"{name}.", f"{name}["
-                self._add("attribute", f"{name}: {_said(old)}, then {_said(new)}", where or _mention(model, name))
-        for name, raw in run.call.writes.items():
-            if name.startswith("parameter "):
-                changed.setdefault(("buffers", resolved(raw)), []).append(name)
-        for (kind, where), names in changed.items():
-            self._add(kind, ", ".join(names), where)
-
-    def _inputs(self, run) -> None:
+    def _inputs(self, call: Call) -> None:
         for i in self.tensors:
-            if raw := run.call.writes.get(f"input {i}"):
-                self._add("writes input", f"input {i}", resolved(raw))
+            if raw := call.writes.get(f"input {i}"):
+                self.found.add("writes input", f"input {i}", resolved(raw))
             if self.inputs[i].numel() > 1 and not self.given and torch.equal(self.inputs[i], self.fresh[i]):
-                self._add("unchanged", f"input {i}")
+                self.found.add("unchanged", f"input {i}")
         places = [address(self.inputs[i]) for i in self.tensors]
         for i, at in zip(self.tensors, places, strict=True):
             first = self.tensors[places.index(at)]
             if at and first != i:
-                self._add("alias", f"inputs {first} and {i}")
+                self.found.add("alias", f"inputs {first} and {i}")
         for i, x in enumerate(self.inputs):
             if not isinstance(x, (torch.Tensor, bool, str, type(None))):
-                self._add("fixed input", f"input {i}, {x!r:.40}")
+                self.found.add("fixed input", f"input {i}, {x!r:.40}")
             elif not isinstance(x, torch.Tensor) and x != self.fresh[i]:
-                self._add("fixed input", f"input {i}, {x!r:.40}, then {self.fresh[i]!r:.40}")
-
-    def _why_hopeless(self, run, other) -> str:
-        if run.call.spread or other.call.spread:
-            return "it computes with tensors whose shape depends on the data"
-        if {*map(address, run.outputs)} & {*map(address, run.call.ragged)}:
-            return "the shape of its output depends on the data"
-        return ""
+                self.found.add("fixed input", f"input {i}, {x!r:.40}, then {self.fresh[i]!r:.40}")
 
     # ---- the attempt
 
@@ -313,15 +242,15 @@ class _Examination:
         for _ in range(WARM_UP):
             self._eager(twin, self.inputs)
         # One operator, captured alone, may be refused where the whole is not: it has what an eager one gave it.
-        self.found = {key: f for key, f in self.found.items() if f.kind != "refused"}
+        self.found.drop("refused")
         pairs = self._pairs(twin, captured, [self.fresh, self.inputs] * (REPLAYS // 2))
-        equal = [_equal(*pair) for pair in pairs]  # when all are done: some mistakes show only then
-        alike = all(equal)
-        if not alike and any(f.kind == "random" for f in self.found.values()):
+        same = [equal(*pair) for pair in pairs]  # when all are done: some mistakes show only then
+        alike = all(same)
+        if not alike and self.found.any("random"):
             alike = all(_alike(self._pairs(twin, captured, [x] * DRAWS)) for x in (self.fresh, self.inputs))
-        if not alike and not any(f.severity == WRONG for f in self.found.values()):
-            self._add("differs", f"replay {equal.index(False) + 1} of {len(equal)}")
-        return "", sum(equal), alike
+        if not alike and not any(f.severity == WRONG for f in self.found):
+            self.found.add("differs", f"replay {same.index(False) + 1} of {len(same)}")
+        return "", sum(same), alike
 
     def _pairs(self, twin: Callable, captured: Captured, calls: list) -> list[tuple]:
         """What eager and a replay give, with the same seed."""
@@ -346,15 +275,15 @@ class _Examination:
         """The capture's own error, if it is none of those that are found already."""
         cause = _first(error)
         where = place_in(traceback.format_tb(cause.__traceback__))
-        known = {(f.place.file, f.place.line) for f in self.found.values() if f.place and f.severity == STOPS}
+        known = {(f.place.file, f.place.line) for f in self.found if f.place and f.severity == STOPS}
         if where is None and known or where and (where.file, where.line) in known:
             return
         if "107025" in str(cause):
-            self._add("unjoined", "a side stream", self.aside)
+            self.found.add("unjoined", "a side stream", self.aside)
         elif re.search(REFUSED, str(cause)):  # of Python that hides its operators, as printing does
-            self._add("waits", device.brief(cause), where)
+            self.found.add("waits", device.brief(cause), where)
         else:
-            self._add("refused", device.brief(cause), where)
+            self.found.add("refused", device.brief(cause), where)
 
     # ---- the gain
 
@@ -377,9 +306,6 @@ class _Examination:
             return Gain(eager_ms, replay_ms, sum(graph.seconds) * 1e3, source), ""
         except (RuntimeError, ValueError) as error:  # Python asks for a value that the paced clock does not compute
             return None, device.brief(error)
-
-    def _add(self, kind: str, what: str, where: Place | None = None, times: int = 1) -> None:
-        self.found.setdefault((kind, where or what), Finding(kind, what, where, times))
 
 
 def _first(error: CaptureError) -> BaseException:
@@ -452,16 +378,6 @@ def _tensors(outputs) -> list[torch.Tensor]:
     return [x for x in found if isinstance(x, torch.Tensor)]
 
 
-def _equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
-    """Bit for bit, except that not-a-number equals itself."""
-    return len(a) == len(b) and all(
-        x.shape == y.shape
-        and torch.equal(torch.nan_to_num(x), torch.nan_to_num(y))
-        and torch.equal(x.isnan(), y.isnan())
-        for x, y in zip(a, b, strict=True)
-    )
-
-
 def _alike(pairs: list[tuple]) -> bool:
     """Are eager calls and replays draws of the same distribution? Means of each element within the noise, spreads
     within a factor of two, and what is not random equal.
@@ -476,39 +392,3 @@ def _alike(pairs: list[tuple]) -> bool:
         return False
     spreads = eager.var(0)[drawn].mean() / replayed.var(0)[drawn].mean()
     return 0.5 < spreads < 2 and bool((apart[drawn] ** 2 / noise[drawn] * len(pairs)).mean() < 9)  # 1 is expected
-
-
-def _plain(name: str) -> str:
-    """aten.sum.dim_IntList is sum for a reader."""
-    name = name.split(".")[1] if name.count(".") > 1 else name
-    return {"_local_scalar_dense": "item()", "_to_copy": "a copy", "lift_fresh": "torch.tensor"}.get(name, name)
-
-
-def _line(error: str) -> str:
-    return device.brief(RuntimeError(error))
-
-
-def _made_anew(op) -> bool:
-    return "npu" in " ".join(op.numbers) and _plain(op.name) in (
-        "arange", "full", "ones", "zeros", "eye", "linspace", "tril_indices", "triu_indices"
-    )  # fmt: skip
-
-
-def _said(x) -> str:
-    return f"a tensor {tuple(x.shape)}" if isinstance(x, torch.Tensor) else "nothing" if x is None else f"{x:.40}"
-
-
-def _mention(model: Callable, name: str) -> Place | None:
-    """The first line of a module's forward that names the attribute, where the change itself was not seen."""
-    owners = [(owner, module) for owner, module in modules_of(model).items() if name.startswith(owner)]
-    if not owners:
-        return None
-    owner, module = max(owners, key=lambda item: len(item[0]))
-    attribute = re.match(r"\w+", name[len(owner) :]).group()
-    try:
-        lines, start = inspect.getsourcelines(type(module).forward)
-    except (OSError, TypeError):
-        return None
-    itself = next(iter(inspect.signature(type(module).forward).parameters))
-    at = next((n for n, line in enumerate(lines) if re.search(rf"\b{itself}\.{attribute}\b", line)), None)
-    return None if at is None else Place(inspect.getsourcefile(type(module)), start + at, lines[at].strip())

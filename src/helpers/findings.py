@@ -2,6 +2,7 @@
 
 import html
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .records import Place
@@ -106,6 +107,29 @@ class Finding:
         at = f"{self.place}  {_cut(self.place.expression)}" if self.place else "no line"
         times = f" ({self.times} times a call)" if self.times > 1 else ""
         return f"[{self.severity}] {at}{times}\n    {self.what}: {self.why}\n    do: {self.how}\n    {self.link}"
+
+
+class Findings:
+    """Findings, one of a kind at a place."""
+
+    def __init__(self):
+        self._all: dict[tuple, Finding] = {}
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self._all.values())
+
+    def add(self, kind: str, what: str, where: Place | None = None, times: int = 1) -> None:
+        self._all.setdefault((kind, where or what), Finding(kind, what, where, times))
+
+    def drop(self, kind: str) -> None:
+        self._all = {key: f for key, f in self._all.items() if f.kind != kind}
+
+    def any(self, *kinds: str) -> bool:
+        return any(f.kind in kinds for f in self)
+
+    def sorted(self) -> tuple[Finding, ...]:
+        """By severity, else in the order of the calls."""
+        return tuple(sorted(self, key=lambda f: (STOPS, WRONG, SLOWER, NOTE).index(f.severity)))
 
 
 @dataclass(frozen=True)
