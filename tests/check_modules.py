@@ -627,6 +627,10 @@ def broken():
     raise ValueError("no such\nsize")
 
 
+def that_exits():
+    raise SystemExit(0)
+
+
 def only_a_model():
     return Mlp()
 

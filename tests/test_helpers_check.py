@@ -155,6 +155,7 @@ def test_outputs_that_do_not_depend_on_the_inputs_prove_nothing():
 def test_an_input_of_equal_elements_is_named():
     report = check(Masked(), X, torch.ones(ROWS, WIDTH))
     assert kinds(report) == {"unchanged"} and report.ready
+    assert kinds(check(Masked(), X, torch.tensor(2.0))) == {"unchanged"}
     report = check(Masked(), X, torch.ones(ROWS, WIDTH), fresh=(X + 1, torch.zeros(ROWS, WIDTH)))
     assert report.findings == () and report.ready
 
@@ -439,6 +440,7 @@ def test_the_command_says_ready_and_keeps_prints_apart(capsys):
         ("no_such_module:make", "no_such_module:make: ModuleNotFoundError: No module named 'no_such_module'"),
         ("check_modules:nothing", "check_modules:nothing: AttributeError: module 'check_modules' has no attribute"),
         ("check_modules:broken", "check_modules:broken: ValueError: no such"),
+        ("check_modules:that_exits", "check_modules:that_exits: SystemExit: 0"),
         ("check_modules:only_a_model", "check_modules:only_a_model gave a Mlp, expected (model, inputs) or"),
         ("check_modules:that_do_not_fit", "the model fails in eager on its inputs, before any capture. RuntimeError:"),
         ("check_modules:fresh_that_do_not_fit", "fresh input 0: expected ((4, 16), torch.float32), got ((5, 16)"),

@@ -122,7 +122,7 @@ def _made_by(name: str) -> tuple:
         raise CheckError(f"{name!r} is not of the form package.module:factory")
     try:
         made = getattr(importlib.import_module(module), function)()
-    except Exception as error:  # whatever the user's code raises
+    except (Exception, SystemExit) as error:  # whatever the user's code raises; an exit would look like an answer
         raise CheckError(f"{name}: {type(error).__name__}: {device.brief(error)}") from None
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
         raise CheckError(f"{name} gave {_shape_of(made)}, expected (model, inputs) or (model, inputs, fresh_inputs)")

@@ -132,7 +132,7 @@ class _Examination:
     def _copy(self) -> Callable:
         try:
             return _copied(self.model)
-        except (RuntimeError, TypeError) as error:
+        except Exception as error:
             raise CheckError(
                 f"the model can't be copied, and a check must not change it: {device.brief(error)}"
             ) from None
@@ -210,7 +210,7 @@ class _Examination:
         for i in self.tensors:
             if raw := call.writes.get(f"input {i}"):
                 self.found.add("writes input", f"input {i}", resolved(raw))
-            if self.inputs[i].numel() > 1 and not self.given and torch.equal(self.inputs[i], self.fresh[i]):
+            if self.inputs[i].numel() and not self.given and torch.equal(self.inputs[i], self.fresh[i]):
                 self.found.add("unchanged", f"input {i}")
         places = [address(self.inputs[i]) for i in self.tensors]
         for i, at in zip(self.tensors, places, strict=True):

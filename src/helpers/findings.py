@@ -63,7 +63,7 @@ KINDS = {
              "clone() it to keep it", "Keeping an output past the next replay"),
     "written": (NOTE, "the call writes there; the same call again writes the same, so a warm-up does no harm",
                 "nothing, if what it holds before the first replay does not matter", "What a warm-up leaves behind"),
-    "unchanged": (NOTE, "its elements are all equal, so it was not varied: what depends on it was not checked",
+    "unchanged": (NOTE, "another order of its elements is the same, so it was not varied: what it decides is unchecked",
                   "pass fresh inputs", "Catch the silent ones"),
     "recomputed": (SLOWER, "each replay makes this constant anew", "make it once, in __init__, as a buffer",
                    "Warm up first"),
