@@ -37,6 +37,7 @@ COURSE = [
     "06_pull_the_right_lever",
     "07_predict_before_you_measure",
     "08_capture_a_generation_loop",
+    "09_check_your_own_model",
 ]
 # Also the notebooks that were added since; a missing one of these fails by name.
 STEMS = sorted({*COURSE, *(path.stem for path in FOLDER.glob(run_notebooks.PATTERN))})
@@ -45,6 +46,7 @@ CHANGED = {
     "01_set_up_environment": {"quick": False},
     "03_capture_and_replay": {"results": "../build/elsewhere.json"},
     "08_capture_a_generation_loop": {"batch": 2},
+    "09_check_your_own_model": {"rows": 6},
 }
 # Short enough to run a second time, by nbval's own pytest plug-in.
 SHORT = ["01_set_up_environment"]

@@ -203,6 +203,26 @@ def test_a_date_in_python_is_frozen_by_a_capture():
     assert same(replayed, eager(model, batch)), "the date of the capture"
 
 
+def test_a_check_finds_all_of_this_at_once():
+    """The waits of the tests above and those of the batch that ``as_function`` makes, and the constants."""
+    model = tiny().to("npu")
+    forward, inputs = as_function(model, batch_of().to("npu"))
+    fresh = as_function(model, batch_of(seed=1, date=NIGHT).to("npu"))[1]
+    report = helpers.check(forward, *inputs, fresh=fresh)
+    found = Counter()
+    for f in report.findings:
+        if f.kind in ("waits", "constants"):
+            found[f.kind, f"{Path(f.place.file).name}:{f.place.line}"] += f.times
+    waits = {line: 6 * n for line, n in GRID.items()} | RANGE | AREA | {"decoder.py:267": 1}
+    constants = {"normalisation.py:67": 10, "normalisation.py:68": 10}
+    constants |= {"encoder.py:331": 1, "encoder.py:369": 1, "decoder.py:221": 1}
+    assert {line: n for (kind, line), n in found.items() if kind == "waits"} == waits
+    assert {line: n for (kind, line), n in found.items() if kind == "constants"} == constants
+    assert report.verdict.startswith("ready after")
+    with without_guards(model), HeldConstants():
+        assert helpers.check(forward, *inputs, fresh=fresh).ready
+
+
 def test_afterwards_the_guards_are_back():
     model, batch = tiny().to("npu"), batch_of().to("npu")
     published = waits_by_line(model, batch)

@@ -1,9 +1,15 @@
-"""``python -m helpers doctor | run MODEL | compare [MODEL]``. Exit code 0: fine, 1: a check failed, 2: bad usage.
+"""``python -m helpers doctor | run MODEL | compare [MODEL] | check FACTORY``.
+
+Exit code 0: fine, 1: a check failed, 2: bad usage.
 
 compare without a model runs the article's table: four models and their levers, modelled at full size, measured small.
+check says whether your own model is ready for a graph.
 """
 
 import argparse
+import contextlib
+import importlib
+import json
 import os
 import platform
 import shutil
@@ -47,6 +53,16 @@ def main(argv: list[str] | None = None) -> int:
         )  # fmt: skip
         command.add_argument("--card", default=CARD, metavar="CARD", help=f"profile, a name or a file; default {CARD}")
         command.add_argument("--json", type=Path, metavar="FILE", help="merge the records into this results file")
+    check = commands.add_parser(
+        "check", help="is your model ready for a graph?",
+        epilog="Exit code 0: ready, 1: not ready, 2: bad usage, or the model fails without any capture.",
+    )  # fmt: skip
+    check.add_argument(
+        "factory", metavar="package.module:factory",
+        help="a function without arguments that gives (model, inputs) or (model, inputs, fresh_inputs)",
+    )  # fmt: skip
+    check.add_argument("--train", action="store_true", help="forward and backward instead of forward")
+    check.add_argument("--json", action="store_true", help="the report as JSON on stdout")
     args = parser.parse_args(argv)
     if args.command == "doctor":
         return doctor()
@@ -58,6 +74,8 @@ def main(argv: list[str] | None = None) -> int:
     from .capture import CaptureError
     from .levers import LeverError
 
+    if args.command == "check":
+        return _check(args)
     try:
         if args.json and args.json.exists():
             load_results(args.json)  # a broken file shows before the work, not after it
@@ -75,6 +93,50 @@ def main(argv: list[str] | None = None) -> int:
         )
     except (RuntimeError, ValueError) as error:
         return _fail(device.brief(error))
+
+
+def _check(args) -> int:
+    import torch
+
+    from .check import CheckError, check
+
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # what the user's code prints is not the report
+            device.activate(verbose=False)
+            model, inputs, fresh = _made_by(args.factory)
+            report = check(model, *inputs, fresh=fresh, train=args.train)
+    except (device.DeviceError, ascend_sim.LoadError) as error:
+        return _fail(error)
+    except torch.OutOfMemoryError:
+        return _fail("the device is out of memory: let the factory give a smaller model")
+    except CheckError as error:
+        return _fail(error, 2)
+    print(json.dumps(report.to_dict(), indent=1, allow_nan=False) if args.json else report)
+    return 0 if report.ready else 1
+
+
+def _made_by(name: str) -> tuple:
+    """Model, inputs and fresh inputs (or None) of a factory. Raises CheckError."""
+    from .check import CheckError
+
+    module, _, function = name.partition(":")
+    if not function:
+        raise CheckError(f"{name!r} is not of the form package.module:factory")
+    try:
+        made = getattr(importlib.import_module(module), function)()
+    except (Exception, SystemExit) as error:  # whatever the user's code raises; an exit would look like an answer
+        raise CheckError(f"{name}: {type(error).__name__}: {device.brief(error)}") from None
+    if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):
+        raise CheckError(f"{name} gave {_shape_of(made)}, expected (model, inputs) or (model, inputs, fresh_inputs)")
+    model, *both = made
+    both = [x if isinstance(x, (tuple, list)) else (x,) for x in both]
+    return model, both[0], both[1] if len(both) == 2 else None
+
+
+def _shape_of(made) -> str:
+    if isinstance(made, tuple):
+        return f"({', '.join(type(x).__name__ for x in made)})"
+    return f"a {type(made).__name__}"
 
 
 def _table(args) -> int:
@@ -236,9 +298,9 @@ def _captures() -> tuple[str, str]:
     return "OK" if equal else "FAIL", f"capture and replay: {'exact' if equal else 'a wrong result'}"
 
 
-def _fail(error) -> int:
+def _fail(error, code: int = 1) -> int:
     print(f"helpers: {error}", file=sys.stderr)
-    return 1
+    return code
 
 
 def _positive(text: str) -> int:
