@@ -397,7 +397,7 @@ def small_course(kernels, monkeypatch, tmp_path):
     """`make run` on two notebooks of its own; without a device."""
     monkeypatch.setattr(run_notebooks, "NOTEBOOKS", tmp_path / "notebooks")
     monkeypatch.setattr(run_notebooks, "BUILD", tmp_path / "build")
-    monkeypatch.setattr(run_notebooks, "prepare_device", lambda: None)
+    monkeypatch.setattr(run_notebooks, "prepare_device", lambda: True)
     monkeypatch.setenv("IPYTHONDIR", os.environ["IPYTHONDIR"])  # main() sets its own
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notebooks").mkdir()
@@ -419,6 +419,15 @@ def test_run_says_what_failed_and_where_to_look(small_course, capsys):
     assert said.err == "run: 1 of 2 notebooks failed: 02_second\n"
     left = sorted(path.name for path in (small_course / "build" / "notebooks").iterdir())
     assert left == ["01_first.ipynb", "02_second.failed.ipynb"]
+
+
+@pytest.mark.notebook
+def test_run_leaves_out_what_a_real_device_has_no_clock_for(small_course, monkeypatch, capsys):
+    assert set(run_notebooks.PACED) < set(COURSE)
+    monkeypatch.setattr(run_notebooks, "prepare_device", lambda: False)
+    monkeypatch.setattr(run_notebooks, "PACED", ("02_second",))
+    assert run_notebooks.main([]) == 0
+    assert "02_second                       left out: it models a card" in capsys.readouterr().out
 
 
 @pytest.mark.notebook
