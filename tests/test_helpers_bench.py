@@ -206,6 +206,12 @@ def test_a_newer_record_replaces_only_its_own_kind(tmp_path, records):
     assert add_results(path, [newer, other]) == [records[0], newer, other]
 
 
+def test_a_file_from_before_there_were_levers_is_read(tmp_path, records):
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps([{key: r[key] for key in r if key != "levers"} for r in records]))
+    assert load_results(path) == records
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -360,6 +360,8 @@ def load_results(path: str | os.PathLike) -> list[dict]:
     if not isinstance(records, list):
         raise ResultsError(f"{path}: expected a list of records, got {type(records).__name__}")
     for i, found in enumerate(records):
+        if isinstance(found, dict):
+            found.setdefault("levers", None)  # a file from before there were levers
         problem = _problem(found)
         if problem:
             raise ResultsError(f"{path}: record {i}: {problem}")
