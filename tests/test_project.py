@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "CONTRIBUTING.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "docs/teaching.md", "docs/where_to_run.md"]
 README = (ROOT / "README.md").read_text()
 MAKEFILE = (ROOT / "Makefile").read_text()
 
@@ -186,7 +186,7 @@ def test_links_resolve(page):
         if re.match(r"https?:", target):
             continue
         file, _, anchor = target.partition("#")
-        path = ROOT / file if file else ROOT / page
+        path = (ROOT / page).parent / file if file else ROOT / page
         assert path.exists(), f"{page}: {target}"
         assert not anchor or anchor in anchors(path), f"{page}: {target}"
 

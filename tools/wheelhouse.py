@@ -4,11 +4,13 @@
 
 There, unpack it and run `make run` as anywhere: tools/setup_env.py takes its packages from the folder wheels/ and
 asks no index. The archive is for machines like this one: the same processor and the same Python, which its name says.
+TORCH_INDEX: address of one more package index for torch, such as PyTorch's CPU wheel index.
 Exit codes: 0 packed; 1 pip failed (its last line is shown); 2 this is not a clone.
 """
 
 import importlib.metadata
 import io
+import os
 import platform
 import shutil
 import subprocess
@@ -43,7 +45,10 @@ def fetch(course: Path, wheels: Path) -> None:
     """Wheels of all that the course needs, without the course itself."""
     print("wheelhouse: collecting packages, a few minutes ...", flush=True)
     what = [f"{course}[npu,test,real]", "setuptools>=77"]  # which builds the course
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check", "-w", str(wheels), *what]
+    index = os.environ.get("TORCH_INDEX")
+    extra = ["--extra-index-url", index] if index else []
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check"]
+    command = [*pip, *extra, "-w", str(wheels), *what]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         stop(f"pip failed: {(done.stderr.strip().splitlines() or ['no output'])[-1]}", 1)
