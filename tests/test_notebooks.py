@@ -48,8 +48,8 @@ CHANGED = {
 }
 # Short enough to run a second time, by nbval's own pytest plug-in.
 SHORT = ["01_set_up_environment"]
-# Seconds. A cell under the first is run three times in all. One over the second runs once: it makes a table of four models
-# at full size, in processes of its own, and CI would do little else.
+# Seconds. A cell under the first is run three times in all. One over the second runs once: it makes a table of four
+# models at full size, in processes of its own, and CI would do little else.
 REPEAT_LIMIT, ONCE_LIMIT = 0.5, 10
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)")
 
@@ -115,7 +115,8 @@ papermill_engines.register("twice", TwiceEngine)
 def kernels(tmp_path_factory):
     """Quiet kernels, whose files go to a temporary folder, and which start as from a user's shell."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("TASK_QUEUE_ENABLE", "TORCH_DEVICE_BACKEND_AUTOLOAD", "ASCEND_SIM_CHECK"):  # conftest.py set them for its own process
+        # conftest.py set them for its own process.
+        for name in ("TASK_QUEUE_ENABLE", "TORCH_DEVICE_BACKEND_AUTOLOAD", "ASCEND_SIM_CHECK"):
             patch.delenv(name, raising=False)
         patch.setenv("IPYTHONDIR", "")  # quiet_kernels changes it; put it back afterwards
         run_notebooks.quiet_kernels(tmp_path_factory.mktemp("ipython"))

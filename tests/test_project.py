@@ -20,8 +20,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "CONTRIBUTING.md", "docs/teaching.md", "docs/where_to_run.md"]
-README = (ROOT / "README.md").read_text()
+PAGES = ["README.md", "README.zh-CN.md", "CONTRIBUTING.md", "docs/teaching.md", "docs/where_to_run.md"]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text()
 
 
@@ -129,7 +129,7 @@ def test_wheel_carries_its_data(tmp_path):
 
 def code_of(page: str) -> list[str]:
     """The lines of code blocks, and the inline code, of a page."""
-    text = (ROOT / page).read_text()
+    text = (ROOT / page).read_text(encoding="utf-8")
     blocks = re.findall(r"^ *```\w*\n(.*?)^ *```", text, re.M | re.S)
     rest = re.sub(r"^ *```.*?^ *```", "", text, flags=re.M | re.S)
     lines = [re.sub(r"\s#.*", "", line).strip() for block in blocks for line in block.splitlines()]
@@ -174,13 +174,13 @@ def test_python_commands_exist():
 
 def anchors(page: Path) -> set[str]:
     """The anchors that a code host makes from a page's headings."""
-    headings = re.findall(r"^#+ +(.+?) *$", page.read_text(), re.M)
+    headings = re.findall(r"^#+ +(.+?) *$", page.read_text(encoding="utf-8"), re.M)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_resolve(page):
-    text = re.sub(r"^ *```.*?^ *```", "", (ROOT / page).read_text(), flags=re.M | re.S)
+    text = re.sub(r"^ *```.*?^ *```", "", (ROOT / page).read_text(encoding="utf-8"), flags=re.M | re.S)
     targets = re.findall(r"!?\[[^\]]*\]\(([^)\s]+)\)", text)
     for target in targets:
         if re.match(r"https?:", target):
