@@ -50,7 +50,9 @@ class Place:
         """The file without what is only of this machine."""
         if "ipykernel_" in self.file:  # of a notebook's cell: a name of this process
             return "cell"
-        inside = next((root for root in (str(Path.cwd()), *_SITES) if self.file.startswith(root + "/")), None)
+        packages = [root for root in _SITES if "-packages" in root]  # they may lie in the project, as its .venv
+        roots = (*packages, str(Path.cwd()), *_SITES)
+        inside = next((root for root in roots if self.file.startswith(root + "/")), None)
         return self.file[len(inside) + 1 :] if inside else Path(self.file).name
 
     def to_dict(self) -> dict:
