@@ -1,4 +1,5 @@
-# The course in a container: alone, as a JupyterHub image, or by repo2docker and Binder, which take a Dockerfile as it is.
+# The course in a container: alone, or by repo2docker and Binder, which take a Dockerfile as it is. docs/where_to_run.md has
+# the rest, and how to put JupyterHub on top.
 #
 #     docker build -t npugraph-course .
 #     docker run --rm -p 8888:8888 npugraph-course      # then open the address that it prints
@@ -26,4 +27,4 @@ RUN make setup && make doctor
 ENV PATH=${HOME}/npugraph-course/.venv/bin:${PATH}
 EXPOSE 8888
 # JupyterHub and Binder give a command of their own.
-CMD ["jupyter", "lab", "--ip=0.0.0.0", "--no-browser", "--ServerApp.root_dir=notebooks"]
+CMD ["jupyter", "lab", "--ip=0.0.0.0", "--no-browser", "notebooks/01_set_up_environment.ipynb"]
