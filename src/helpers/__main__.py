@@ -142,7 +142,7 @@ def _shape_of(made) -> str:
 def _table(args) -> int:
     from . import levers
 
-    print(device.activate(verbose=False))
+    print(_device_alone())
     modelled, measured = (levers.gains(full=full, card=args.card) for full in (True, False))
     print("\n" + levers.table(modelled, measured))
     _write(args, [record for gain in modelled + measured for record in gain.records()])
@@ -174,7 +174,7 @@ def _in_processes(args, chosen) -> int:
     """Full size, or with levers: each setting in a process at its task queue."""
     from . import bench, levers
 
-    print(device.activate(verbose=False))
+    print(_device_alone())
     full, batch = args.clock == "paced", args.batch or 1
     if args.command == "run":
         setting = levers.capturable(args.model, graph=args.use_graph, tqe=device.task_queue(), batch=batch)
@@ -195,6 +195,11 @@ def _in_processes(args, chosen) -> int:
         records = gain.records()
     _write(args, records)
     return 0
+
+
+def _device_alone() -> str:
+    """Without the task queue of this process: each setting has its own."""
+    return str(device.activate(verbose=False)).partition("\ntask queue")[0]
 
 
 def _in_this_process(args, model, shape) -> int:

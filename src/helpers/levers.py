@@ -284,7 +284,7 @@ ARTICLE = (
     Case("climax", ("task-queue",), reported=1.004, said="asynchronous dispatch alone"),
     Case("climax", ("no-waits", "task-queue"), reported=1.12, said="a patch for the task queue"),
     Case("nucleotide-transformer", ("fused-gelu", "task-queue"), reported=1.048, said="fused gelu and task queue"),
-    Case("aurora-stand-in", ("no-waits", "graph"), reported=1.007, said="graph mode fails on its control flow"),
+    Case("aurora-stand-in", ("no-waits", "graph"), reported=1.007, said="no graph: its control flow fails"),
 )
 
 
@@ -386,15 +386,15 @@ def table(modelled: Sequence[Gain], measured: Sequence[Gain]) -> str:
     """The article's table, in columns that never mix sources: the same cases at full size and small."""
     lines = [
         f"{'':<24}{'':<22}{'modelled, full size':<22}{'measured, small':<17}{'outputs, small':<26}reported",
-        f"{'model':<24}{'levers':<22}{'speed-up (band)':<22}{'speed-up':<17}{'cosine, max_abs':<26}speed-up, model",
+        f"{'model':<24}{'levers':<22}{'speed-up (band)':<22}{'speed-up':<17}{'cosine, max_abs':<26}speed-up, model: what was changed",
     ]
     for big, small in zip(modelled, measured, strict=True):
         case, (low, high) = big.case, big.band
-        band = f"{big.speedup:.3f} ({low:.2f}-{high:.2f})"
+        band = f"{big.speedup:.2f} ({low:.2f}-{high:.2f})"
         equal = f"{small.cosine:.9g}, {small.max_abs:.2g}"
-        reported = "" if case.reported is None else f"{case.reported:g}, {WORKLOADS[case.model].original}"
+        reported = "" if case.reported is None else f"{case.reported:g}, {WORKLOADS[case.model].original}: {case.said}"
         lines.append(
-            f"{case.model:<24}{'+'.join(case.levers):<22}{band:<22}{small.speedup:<17.3f}{equal:<26}{reported}"
+            f"{case.model:<24}{'+'.join(case.levers):<22}{band:<22}{small.speedup:<17.2f}{equal:<26}{reported}"
         )
     return "\n".join(lines)
 
