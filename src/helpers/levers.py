@@ -386,7 +386,8 @@ def table(modelled: Sequence[Gain], measured: Sequence[Gain]) -> str:
     """The article's table, in columns that never mix sources: the same cases at full size and small."""
     lines = [
         f"{'':<24}{'':<22}{'modelled, full size':<22}{'measured, small':<17}{'outputs, small':<26}reported",
-        f"{'model':<24}{'levers':<22}{'speed-up (band)':<22}{'speed-up':<17}{'cosine, max_abs':<26}speed-up, model: what was changed",
+        f"{'model':<24}{'levers':<22}{'speed-up (band)':<22}{'speed-up':<17}{'cosine, max_abs':<26}"
+        "speed-up, model: what was changed",
     ]
     for big, small in zip(modelled, measured, strict=True):
         case, (low, high) = big.case, big.band
