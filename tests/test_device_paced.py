@@ -32,6 +32,11 @@ def card(**constants):
     return ascend_sim.Card("round", **values)
 
 
+def not_computed():
+    """8 x 8 numbers; on the paced clock nobody knows them."""
+    return torch.ones(8, 8, device="npu") @ torch.ones(8, 8, device="npu")
+
+
 def seconds(fn, card):
     """Device time of ``fn()`` by two events, and the wall time until a synchronise returns."""
     with ascend_sim.paced(card):
@@ -204,7 +209,7 @@ def test_reading_what_was_not_computed_is_refused_by_name():
 )
 def test_what_follows_is_not_known_either(follow):
     with ascend_sim.paced():
-        x = torch.ones(8, 8, device="npu") @ torch.ones(8, 8, device="npu")
+        x = not_computed()
         with pytest.raises(RuntimeError, match=NOT_COMPUTED):
             follow(x).cpu()
 
@@ -222,7 +227,7 @@ def test_small_kernels_on_known_inputs_are_computed():
 
 def test_a_part_that_is_overwritten_is_known():
     with ascend_sim.paced():
-        x = torch.ones(8, 8, device="npu") @ torch.ones(8, 8, device="npu")
+        x = not_computed()
         x[:, 2:4] = 7
         assert x[:, 2:4].sum().item() == 7 * 16
         with pytest.raises(RuntimeError, match=NOT_COMPUTED):
@@ -233,7 +238,7 @@ def test_a_part_that_is_overwritten_is_known():
 
 def test_an_output_whose_size_depends_on_unknown_values_is_refused():
     with ascend_sim.paced():
-        x = torch.ones(8, 8, device="npu") @ torch.ones(8, 8, device="npu")
+        x = not_computed()
         with pytest.raises(RuntimeError, match="decides the size of the output of aclnnNonzero was not computed"):
             x.nonzero()
         assert torch.zeros(1, device="npu").item() == 0
@@ -318,7 +323,7 @@ def test_a_refusal_does_not_stop_the_task_queue(run_python, level):
 def test_a_copy_to_the_host_is_judged_when_its_turn_comes():
     host = torch.empty(8, 8).pin_memory()
     with ascend_sim.paced():
-        product = torch.ones(8, 8, device="npu") @ torch.ones(8, 8, device="npu")
+        product = not_computed()
     product.fill_(2)
     host.copy_(product, non_blocking=True)
     torch.npu.synchronize()
@@ -327,7 +332,7 @@ def test_a_copy_to_the_host_is_judged_when_its_turn_comes():
 
 def test_what_follows_on_the_other_clock_is_unknown_too():
     with ascend_sim.paced():
-        product = torch.ones(8, 8, device="npu") @ torch.ones(8, 8, device="npu")
+        product = not_computed()
     b = torch.full((8, 8), 3.0, device="npu")
     b.add_(product)
     with pytest.raises(RuntimeError, match="was not computed"):

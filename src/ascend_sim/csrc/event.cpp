@@ -3,7 +3,6 @@
 #include "stream.h"
 
 #include <chrono>
-#include <cmath>
 
 namespace sim {
 
@@ -16,11 +15,12 @@ void Event::reach(uint64_t ticket, double when) {
   reached.notify_all();
 }
 
-void Event::await(uint64_t ticket) {
+double Event::await(uint64_t ticket) {
   std::unique_lock lock(mutex);
   while (completed < ticket && !stopping) {
     reached.wait_for(lock, std::chrono::milliseconds(20));
   }
+  return time;
 }
 
 namespace {
@@ -148,15 +148,14 @@ SIM_API aclError aclrtStreamWaitEvent(aclrtStream stream_handle, aclrtEvent hand
     std::lock_guard lock(event.mutex);
     ticket = event.recorded;
     if (paced && stream->has_run() && event.completed >= ticket) {
-      stream->free_at = std::max(stream->free_at.load(), event.time);
+      stream->not_before(event.time);
       return ACL_SUCCESS;
     }
   }
   stream->enqueue(make_marker("wait", [event = hold(handle), ticket, stream] {
-    event->await(ticket);
+    const double time = event->await(ticket);
     if (paced) {
-      std::lock_guard lock(event->mutex);
-      stream->free_at = std::max(stream->free_at.load(), event->time);
+      stream->not_before(time);
     }
   }));
   return ACL_SUCCESS;
@@ -172,13 +171,7 @@ SIM_API aclError aclrtSynchronizeEvent(aclrtEvent handle) {
     std::lock_guard lock(event.mutex);
     ticket = event.recorded;
   }
-  event.await(ticket);
-  double time;
-  {
-    std::lock_guard lock(event.mutex);
-    time = event.time;
-  }
-  sleep_until(time, INFINITY);
+  sleep_until(event.await(ticket));
   wake_up();
   return take_error();
 }

@@ -12,7 +12,7 @@ namespace sim {
 struct Event : c10::intrusive_ptr_target {
   explicit Event(uint32_t flags) : flags(flags) {}
   void reach(uint64_t ticket, double when);
-  void await(uint64_t ticket);
+  double await(uint64_t ticket); // gives `time`
   bool is_complete() const { return completed >= recorded && now() >= time; } // under the mutex
 
   const uint32_t flags;

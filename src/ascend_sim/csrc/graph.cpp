@@ -111,6 +111,7 @@ aclError Graph::add(int lane, TaskPtr task) {
   if (const aclError error = check_group(lane, task->name)) {
     return error;
   }
+  has_outside_ |= task->is_outside();
   if (const auto& group = lanes_[lane].group) {
     task = std::make_unique<Grouped>(group->tasks.emplace_back(std::make_shared<GroupTask>(std::move(task))));
   }
@@ -228,13 +229,7 @@ double Graph::run_lane(Lane& lane, int stream, uint64_t enqueued, double ready) 
     switch (node.kind) {
       case Node::kernel:
         try {
-          if (paced && node.task->is_kernel()) {
-            ready = sim::pace(*node.task, stream, now(), ready);
-          } else if (paced && node.task->is_outside()) {
-            ready = run_outside(*node.task, ready);
-          } else {
-            run_task(*node.task, stream, enqueued);
-          }
+          ready = run_in_turn(*node.task, stream, enqueued, ready);
         } catch (const std::exception& e) {
           put_error(std::string(node.task->name) + " in a replay: " + describe(e)); // and on with the rest
         }
@@ -302,10 +297,7 @@ int Graph::stream_of_lane(size_t lane, Stream* origin) {
 }
 
 bool Graph::pace(Stream* stream) {
-  const auto outside = [](const Node& node) { return node.task && node.task->is_outside(); };
-  if (!stream->has_run() || std::any_of(lanes_.begin(), lanes_.end(), [&](const Lane& lane) {
-        return std::any_of(lane.nodes.begin(), lane.nodes.end(), outside);
-      })) {
+  if (has_outside_ || !stream->has_run()) {
     return false;
   }
   std::lock_guard one_at_a_time(replay_mutex_);

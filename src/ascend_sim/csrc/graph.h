@@ -90,6 +90,7 @@ class Graph {
   std::vector<Join> joins_;
   std::vector<TaskGroupPtr> groups_;
   bool invalid_ = false;
+  bool has_outside_ = false; // a task that happens outside of the device
   aclError group_error_ = ACL_SUCCESS; // what interrupted a task group
 
   std::mutex replay_mutex_;                      // one replay at a time: all replays share the graph's memory

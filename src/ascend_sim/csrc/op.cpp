@@ -41,11 +41,8 @@ at::Tensor view_of(const Access& access) {
 }
 
 bool overlap(const Access& a, const Access& b) {
-  const auto begin = [](const aclTensor& t) {
-    return static_cast<const char*>(t.data) + t.offset * c10::elementSize(t.type);
-  };
   const auto end = [](const aclTensor& t) { return static_cast<const char*>(t.data) + t.bytes(); };
-  return begin(*a.tensor) < end(*b.tensor) && begin(*b.tensor) < end(*a.tensor);
+  return a.tensor->first() < end(*b.tensor) && b.tensor->first() < end(*a.tensor);
 }
 
 // Numbers that give a wrong result where they are taken for an operand. Zeros might not.

@@ -7,7 +7,6 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <algorithm>
-#include <cmath>
 #include <ctime>
 #include <string_view>
 
@@ -94,7 +93,7 @@ double pace(Task& task, int stream, double enqueued, double ready) {
   if (cause && task.sizes_an_output()) {
     put_error(not_computed(std::string("what decides the size of the output of ") + task.name, cause));
   }
-  mark_outputs(task, computed ? nullptr : task.name);
+  mark_outputs(accesses, computed ? nullptr : task.name);
   if (tracing.load(std::memory_order_relaxed)) {
     add_span({{task.name, stream, enqueued, started, ended}, flops, bytes, roof, computed});
   }
@@ -103,10 +102,10 @@ double pace(Task& task, int stream, double enqueued, double ready) {
 
 bool sleep_until(double time, double latest) {
   const double until = std::min(time, latest);
-  constexpr double wake_up = 100e-6; // so late a sleeper may be
+  constexpr double late = 100e-6; // a sleeper may be
   for (double left; (left = until - now()) > 0 && !stopping;) {
-    if (left > wake_up) {
-      const double nap = std::min(left - wake_up, 0.02); // to see the end of the process
+    if (left > late) {
+      const double nap = std::min(left - late, 0.02); // to see the end of the process
       const timespec t{0, static_cast<long>(nap * 1e9)};
       nanosleep(&t, nullptr);
     }
@@ -115,7 +114,7 @@ bool sleep_until(double time, double latest) {
 }
 
 void host_work(double start, double seconds) {
-  sleep_until(start + seconds, INFINITY);
+  sleep_until(start + seconds);
 }
 
 void wake_up() {

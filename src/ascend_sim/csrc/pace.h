@@ -12,6 +12,7 @@
 #include "task.h"
 
 #include <atomic>
+#include <cmath>
 
 namespace sim {
 
@@ -38,7 +39,7 @@ const Card& card(); // of the running paced clock
 double pace(Task& task, int stream, double enqueued, double ready);
 
 // Sleep until then, but not longer than until `latest`. False if that came first.
-bool sleep_until(double time, double latest);
+bool sleep_until(double time, double latest = INFINITY);
 
 // What CANN does on the host for an operator takes its time there, beginning at `start`.
 void host_work(double start, double seconds);

@@ -34,8 +34,9 @@ void run_task(Task& task, int stream, uint64_t enqueued) {
   }
   const bool guarded = any_unknown.load(std::memory_order_relaxed);
   if (guarded) {
-    if (const char* cause = unknown_input(task.accesses())) {
-      mark_outputs(task, cause);
+    const Accesses accesses = task.accesses();
+    if (const char* cause = unknown_input(accesses)) {
+      mark_outputs(accesses, cause);
       TORCH_CHECK(false, "an input was not computed, as the paced clock ran then (", cause, ")");
     }
   }
@@ -48,7 +49,7 @@ void run_task(Task& task, int stream, uint64_t enqueued) {
     task.run();
   }
   if (guarded) {
-    mark_outputs(task, nullptr);
+    mark_outputs(task.accesses(), nullptr);
   }
 }
 
@@ -150,25 +151,23 @@ void Stream::loop() {
   }
 }
 
-double run_outside(Task& task, double ready) {
-  if (!sleep_until(ready, INFINITY) || stopping) {
-    return ready;
+double run_in_turn(Task& task, int stream, uint64_t enqueued, double ready) {
+  if (paced && task.is_kernel()) {
+    return pace(task, stream, now(), ready);
   }
-  task.run();
-  return now();
+  const bool at_its_time = paced && task.is_outside();
+  if (at_its_time) {
+    sleep_until(ready);
+  }
+  if (!stopping) {
+    run_task(task, stream, enqueued);
+  }
+  return at_its_time ? now() : ready;
 }
 
 void Stream::run(Task& task) {
   try {
-    if (paced && task.is_kernel()) {
-      free_at = pace(task, id, now(), free_at);
-      return;
-    }
-    if (paced && task.is_outside()) {
-      free_at = run_outside(task, free_at);
-      return;
-    }
-    run_task(task, id, task.enqueued);
+    not_before(run_in_turn(task, id, task.enqueued, free_at));
   } catch (const std::exception& e) {
     put_error(std::string(task.name) + ": " + describe(e));
   }

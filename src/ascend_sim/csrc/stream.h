@@ -35,6 +35,10 @@ class Stream {
   bool has_run() const { return done_.load(std::memory_order_acquire) == enqueued_.load(std::memory_order_acquire); }
   // When what is launched now begins, on the paced clock.
   double next_start() const { return std::max(now(), free_at.load()); }
+  void not_before(double time) {
+    std::lock_guard lock(pace_mutex_);
+    free_at = std::max(free_at.load(), time);
+  }
   // Forget what has not started, finish what has, and end the thread.
   void stop();
 
@@ -88,9 +92,9 @@ struct WithAutograd : c10::impl::ForceDispatchKeyGuard {
   WithAutograd() : ForceDispatchKeyGuard(c10::default_included_set, c10::default_excluded_set) {}
 };
 
-// On the thread of a stream, or of a lane of a graph, that is free at `ready`: run a task that is outside, at its turn.
-// Gives the time at which it is over.
-double run_outside(Task& task, double ready);
+// On the thread of a stream, or of a lane of a graph, that is free at `ready` on the paced clock: run a task at its turn,
+// and give the time at which that clock has it over. May throw.
+double run_in_turn(Task& task, int stream, uint64_t enqueued, double ready);
 
 // Launch on a stream: into the graph while it captures, into a task group while it updates one, else into the queue.
 aclError launch(aclrtStream stream, TaskPtr task);

@@ -25,6 +25,7 @@ struct aclTensor : c10::intrusive_ptr_target, sim::InBlock {
   at::Tensor& view();
   bool has_view() const { return view_.defined(); }
   bool is_empty() const;
+  const char* first() const { return static_cast<const char*>(data) + offset * c10::elementSize(type); } // element
   size_t bytes() const; // from `data` to the end of the last element
 
   void* data;

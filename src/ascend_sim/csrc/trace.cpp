@@ -86,11 +86,13 @@ SIM_API void ascend_sim_trace(int on) {
 // roof -1: it does not ask a kernel for its work.
 SIM_API size_t ascend_sim_spans(sim::PacedSpan* out, size_t capacity) {
   std::lock_guard lock(sim::mutex);
-  std::vector<sim::PacedSpan> all = sim::paced_spans();
-  for (const sim::Span& s : sim::spans()) {
-    all.push_back({{s.name, s.stream, sim::seconds_at(s.enqueued), sim::seconds_at(s.started), sim::seconds_at(s.ended)},
-                   0, 0, -1, true});
-  }
-  std::copy_n(all.begin(), std::min(capacity, all.size()), out);
-  return all.size();
+  const auto& paced = sim::paced_spans();
+  const auto& spans = sim::spans();
+  const size_t first = std::min(capacity, paced.size()), rest = std::min(capacity - first, spans.size());
+  out = std::copy_n(paced.begin(), first, out);
+  std::transform(spans.begin(), spans.begin() + rest, out, [](const sim::Span& s) {
+    return sim::PacedSpan{
+        {s.name, s.stream, sim::seconds_at(s.enqueued), sim::seconds_at(s.started), sim::seconds_at(s.ended)}, 0, 0, -1, true};
+  });
+  return paced.size() + spans.size();
 }

@@ -24,13 +24,16 @@ std::map<const char*, Range>& ranges() {
   return *all;
 }
 
+// Under the mutex: the first range that reaches beyond `begin`.
+auto first_beyond(const char* begin) {
+  auto it = ranges().upper_bound(begin);
+  return it != ranges().begin() && std::prev(it)->second.end > begin ? std::prev(it) : it;
+}
+
 // Under the mutex. Of a range that is cut, what lies outside stays.
 void cut(const char* begin, const char* end) {
   auto& all = ranges();
-  auto it = all.upper_bound(begin);
-  if (it != all.begin() && std::prev(it)->second.end > begin) {
-    --it;
-  }
+  auto it = first_beyond(begin);
   while (it != all.end() && it->first < end) {
     const auto [from, range] = *it;
     it = all.erase(it);
@@ -43,21 +46,14 @@ void cut(const char* begin, const char* end) {
   }
 }
 
-const char* find(const char* begin, const char* end) {
-  const auto& all = ranges();
-  auto it = all.upper_bound(begin);
-  if (it != all.begin() && std::prev(it)->second.end > begin) {
-    --it;
-  }
-  return it != all.end() && it->first < end ? it->second.cause : nullptr;
-}
+constexpr int64_t few_pieces = 1024;
 
-// Call f(data, bytes) for each unbroken piece that a tensor views, while f returns true. A tensor of more pieces than
-// `most` is one piece from its first to its last byte.
+// Call f(data, bytes, exact) for each unbroken piece that a tensor views, while f returns true. A tensor of more than few
+// pieces is one from its first to its last byte, and that is not exact.
 template <class F>
-void for_each_piece(const Access& access, int64_t most, F f) {
+void for_each_piece(const Access& access, F f) {
   if (!access.tensor) {
-    f(static_cast<const char*>(access.data), access.bytes);
+    f(static_cast<const char*>(access.data), access.bytes, true);
     return;
   }
   const aclTensor& t = *access.tensor;
@@ -65,7 +61,6 @@ void for_each_piece(const Access& access, int64_t most, F f) {
     return;
   }
   const int64_t element = static_cast<int64_t>(c10::elementSize(t.type));
-  const char* first = static_cast<const char*>(t.data) + t.offset * element;
   c10::SmallVector<std::pair<int64_t, int64_t>, 5> dims; // (stride, size), the nearest elements first
   for (size_t d = 0; d < t.sizes.size(); ++d) {
     if (t.sizes[d] > 1 && t.strides[d] != 0) {
@@ -81,8 +76,8 @@ void for_each_piece(const Access& access, int64_t most, F f) {
   for (size_t d = whole; d < dims.size(); ++d) {
     pieces *= dims[d].second;
   }
-  if (pieces > most) {
-    f(first, t.bytes() - t.offset * element);
+  if (pieces > few_pieces) {
+    f(t.first(), t.bytes() - t.offset * element, false);
     return;
   }
   for (int64_t n = 0; n < pieces; ++n) {
@@ -91,21 +86,10 @@ void for_each_piece(const Access& access, int64_t most, F f) {
       place += rest % dims[d].second * dims[d].first;
       rest /= dims[d].second;
     }
-    if (!f(first + place * element, size_t(length * element))) {
+    if (!f(t.first() + place * element, size_t(length * element), true)) {
       return;
     }
   }
-}
-
-constexpr int64_t few_pieces = 1024;
-
-// Of the elements alone, without what lies between them.
-size_t exact_bytes(const aclTensor& t) {
-  size_t n = c10::elementSize(t.type);
-  for (size_t d = 0; d < t.sizes.size(); ++d) {
-    n *= t.strides[d] ? t.sizes[d] : 1;
-  }
-  return n;
 }
 
 } // namespace
@@ -134,12 +118,10 @@ void mark_known(const void* data, size_t bytes) {
 void mark(const Access& access, const char* cause) {
   // What is unknown may be more than it is. What is known must be exact, as a piece too much would pass for a result: of a
   // tensor of very many pieces, what was unknown stays so.
-  bool whole = true;
-  for_each_piece(access, few_pieces, [&](const char* data, size_t bytes) {
-    whole = whole && (!access.tensor || bytes <= exact_bytes(*access.tensor));
+  for_each_piece(access, [&](const char* data, size_t bytes, bool exact) {
     if (cause) {
       mark_unknown(data, bytes, cause);
-    } else if (whole) {
+    } else if (exact) {
       mark_known(data, bytes);
     }
     return true;
@@ -149,12 +131,13 @@ void mark(const Access& access, const char* cause) {
 const char* unknown_in(const void* data, size_t bytes) {
   const auto* begin = static_cast<const char*>(data);
   std::lock_guard lock(mutex);
-  return bytes ? find(begin, begin + bytes) : nullptr;
+  const auto it = first_beyond(begin);
+  return bytes && it != ranges().end() && it->first < begin + bytes ? it->second.cause : nullptr;
 }
 
 const char* unknown_in(const Access& access) {
   const char* cause = nullptr;
-  for_each_piece(access, few_pieces, [&](const char* data, size_t bytes) {
+  for_each_piece(access, [&](const char* data, size_t bytes, bool) {
     cause = unknown_in(data, bytes);
     return !cause;
   });
@@ -184,8 +167,8 @@ std::string not_computed(const std::string& what, const char* cause) {
   return what + " was not computed: the paced clock counts the time of kernels and does not compute them (" + cause + ")";
 }
 
-void mark_outputs(const Task& task, const char* cause) {
-  for (const Access& access : task.accesses()) {
+void mark_outputs(const Accesses& accesses, const char* cause) {
+  for (const Access& access : accesses) {
     if (access.writes) {
       mark(access, cause);
     }

@@ -28,6 +28,6 @@ extern const char* const never_written;
 void forget_never_written();
 
 std::string not_computed(const std::string& what, const char* cause);
-void mark_outputs(const Task& task, const char* cause); // null: known
+void mark_outputs(const Accesses& accesses, const char* cause); // null: known
 
 } // namespace sim
