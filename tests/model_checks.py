@@ -8,10 +8,10 @@ from pathlib import Path
 
 import helpers
 from helpers.capture import CaptureError
+from helpers.waits import ReadBacks
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 here = helpers.activate(verbose=False)
 exact = pytest.mark.skipif(here.kind == "ascend", reason="an Ascend rounds in its own way")
@@ -32,20 +32,8 @@ def on_device(inputs):
     return [x.npu() if isinstance(x, torch.Tensor) else x for x in inputs]
 
 
-class Waits(TorchDispatchMode):
-    """Counts where a number of a tensor becomes one of Python: on a device the host waits there."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.count += func.overloadpacket.__name__ == "_local_scalar_dense"
-        return func(*args, **(kwargs or {}))
-
-
 def waits(model, inputs) -> int:
-    with Waits() as seen, torch.no_grad():
+    with ReadBacks() as seen, torch.no_grad():
         model(*inputs)
     return seen.count
 

@@ -15,10 +15,11 @@ from unittest import mock
 
 import helpers
 from helpers.models import aurora_stand_in
+from helpers.waits import ReadBacks
 
 import pytest
 import torch
-from model_checks import WAIT_CODES, Waits, exact, on_device, refused, same, waits_that_torch_npu_sees
+from model_checks import WAIT_CODES, exact, on_device, refused, same, waits_that_torch_npu_sees
 
 if importlib.util.find_spec("aurora") is None:
     pytest.skip("microsoft-aurora is not installed (extra `aurora`)", allow_module_level=True)
@@ -85,7 +86,7 @@ def captured(model: Aurora, batch: Batch):
     return replay
 
 
-class Places(Waits):
+class Places(ReadBacks):
     """Where in ``package`` the host waits: the innermost frame of each wait."""
 
     def __init__(self, package: Path):

@@ -6,9 +6,10 @@ because torch imports torch_npu by itself. Where a real CANN loads, it does noth
 
 from .build import LoadError
 from .loading import Device, load, operators
-from .pacing import Card, CardError, clock, fit, paced, work
+from .pacing import CARD, Card, CardError, clock, fit, paced, work
 from .tracing import Span, trace
 
 __all__ = [
-    "Card", "CardError", "Device", "LoadError", "Span", "clock", "fit", "load", "operators", "paced", "trace", "work",
+    "CARD", "Card", "CardError", "Device", "LoadError", "Span",
+    "clock", "fit", "load", "operators", "paced", "trace", "work",
 ]  # fmt: skip

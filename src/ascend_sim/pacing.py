@@ -25,6 +25,7 @@ from .loading import simulated
 from .tracing import Span, trace
 
 PROFILES = Path(__file__).parent / "profiles"
+CARD = "ascend_910b2"  # unless another is named
 
 
 class CardError(ValueError):
@@ -60,7 +61,7 @@ class Card:
     memory_gib: Constant
 
     @classmethod
-    def load(cls, name: str | Path = "ascend_910b2") -> "Card":
+    def load(cls, name: str | Path = CARD) -> "Card":
         """A card of ``profiles/``, or the profile in a file of the user's. Raises CardError."""
         path = Path(str(name))
         try:
@@ -168,7 +169,7 @@ class _CCard(ctypes.Structure):
 
 
 @contextmanager
-def paced(card: Card | str | Path = "ascend_910b2") -> Iterator[Card]:
+def paced(card: Card | str | Path = CARD) -> Iterator[Card]:
     """Inside the ``with``, the device runs on the paced clock of ``card``. It synchronises at both ends.
 
     It is the clock of the whole device, and of all threads. What was computed before is known inside; a kernel that
@@ -230,7 +231,7 @@ def _c_card(card: Card):
     return ctypes.byref(_CCard(*values))
 
 
-def work(fn: Callable[[], object], card: Card | str | Path = "ascend_910b2") -> list[Span]:
+def work(fn: Callable[[], object], card: Card | str | Path = CARD) -> list[Span]:
     """The kernels of ``fn()``, each with its flops, bytes and time on the paced clock of ``card``."""
     with paced(card), trace() as spans:
         fn()

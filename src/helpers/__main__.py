@@ -25,7 +25,6 @@ from . import device
 # What --help can say without torch. levers.py has the rest.
 MODELS = ("genmol", "nucleotide-transformer", "climax", "aurora-stand-in")
 LEVERS = ("graph", "task-queue", "task-queue-2", "no-waits", "fused-gelu", "batch")
-CARD = "ascend_910b2"
 NOISY = 0.2  # a spread of the runs above this says more about the machine than about the model
 
 
@@ -51,7 +50,8 @@ def main(argv: list[str] | None = None) -> int:
             help="cpu: a small model on the device that is there (default); paced: at full size, times by a card's "
             "profile, nothing computed",
         )  # fmt: skip
-        command.add_argument("--card", default=CARD, metavar="CARD", help=f"profile, a name or a file; default {CARD}")
+        command.add_argument("--card", default=ascend_sim.CARD, metavar="CARD",
+                             help=f"profile, a name or a file; default {ascend_sim.CARD}")  # fmt: skip
         command.add_argument("--json", type=Path, metavar="FILE", help="merge the records into this results file")
     check = commands.add_parser(
         "check", help="is your model ready for a graph?",

@@ -66,8 +66,7 @@ class Comparison:
     @property
     def break_even(self) -> int | None:
         """Calls after which the graph has paid for itself; None if a replay is not faster."""
-        gain = self.eager.median_ms - self.graph.median_ms
-        return math.ceil(self.cost_ms / gain) if gain > 0 else None
+        return break_even(self.eager.median_ms, self.graph.median_ms, self.cost_ms)
 
     @property
     def lossless(self) -> bool:
@@ -97,6 +96,11 @@ class Comparison:
             f"outputs   cosine {self.cosine}, max_abs {self.max_abs}\n"
             f"capture   {self.cost_ms:.1f} ms with warm-up, {pays}{kernels}"
         )
+
+
+def break_even(eager_ms: float, replay_ms: float, cost_ms: float) -> int | None:
+    """Calls after which a graph that costs ``cost_ms`` has paid for itself; None if a replay is not faster."""
+    return math.ceil(cost_ms / (eager_ms - replay_ms)) if replay_ms < eager_ms else None
 
 
 def measure(

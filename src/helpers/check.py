@@ -23,7 +23,6 @@ from .findings import STOPS, WORTH, WRONG, Findings, Gain, Report
 from .records import REFUSED, Call, address, modules_of, place_in, recorded, resolved, state
 from .suspects import Run, equal, look_at_numbers, look_at_operators, look_at_state, why_hopeless
 
-CARD = "ascend_910b2"
 WARM_UP = 3
 REPLAYS = 8  # a check of a few would miss what happens every fifth call
 DRAWS = 32  # calls that are compared by their statistics
@@ -291,7 +290,7 @@ class _Examination:
         if device.activate(threads=None, verbose=False).kind == "ascend":
             clock, source = contextlib.nullcontext(), "measured"
         else:
-            clock, source = ascend_sim.paced(ascend_sim.Card.load(CARD)), f"modelled for {CARD}"
+            clock, source = ascend_sim.paced(), f"modelled for {ascend_sim.CARD}"
         source += f", TASK_QUEUE_ENABLE={device.task_queue()}"
         eager, graphed, inputs = self._copy(), self._copy(), _on_device(self.inputs)
         few = dict(repeats=3, warmup=2)  # a model with a state may stand only so many calls

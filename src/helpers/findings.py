@@ -1,10 +1,10 @@
 """What a check finds, and how it is told: as text, as JSON, as a table in a notebook."""
 
 import html
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .bench import break_even
 from .records import Place
 
 WORTH = 1.05  # a smaller gain is not worth a graph's fixed shapes
@@ -150,9 +150,8 @@ class Gain:
 
     @property
     def break_even(self) -> int | None:
-        """Calls after which the graph has paid for itself."""
-        saved = self.eager_ms - self.replay_ms
-        return math.ceil(self.cost_ms / saved) if saved > 0 and self.cost_ms is not None else None
+        """Calls after which the graph has paid for itself; None if there is none, or its replay is not faster."""
+        return None if self.cost_ms is None else break_even(self.eager_ms, self.replay_ms, self.cost_ms)
 
     def __str__(self) -> str:
         text = f"{'at most ' if self.at_most else ''}{self.speedup:.2f} times as fast, {self.source}"

@@ -49,6 +49,9 @@ class Setting:
         changes = {name: change for name, (_, change) in LEVERS.items() if replace(published, **change) != published}
         return "+".join(n for n, change in changes.items() if replace(self, **change) == self and n != "batch")
 
+    def __str__(self) -> str:
+        return self.name or "as published"
+
 
 # Name: what it is, and what it changes in a setting.
 LEVERS: dict[str, tuple[str, dict]] = {
@@ -250,12 +253,12 @@ def run_all(
             own = [job for job in dict.fromkeys(jobs) if job.setting.tqe == tqe]
             for job, found in zip(own, _worker(own, tqe, Path(folder), seconds), strict=False):
                 if "error" in found:
-                    raise LeverError(f"{job.model}, {job.setting.name or 'as published'}: {found['error']}")
+                    raise LeverError(f"{job.model}, {job.setting}: {found['error']}")
                 outputs = Path(folder) / found.pop("outputs")
                 run = Run(**{key: tuple(v) if isinstance(v, list) else v for key, v in found.items()})
                 done[job] = run, torch.load(outputs, weights_only=True) if outputs.exists() else []
                 size = "full size, modelled" if job.card else "small"
-                tell(f"[{len(done)}/{len(set(jobs))}] {job.model}, {size}, {job.setting.name or 'as published'}: "
+                tell(f"[{len(done)}/{len(set(jobs))}] {job.model}, {size}, {job.setting}: "
                      f"{run.median_ms:.3f} ms")  # fmt: skip
     return done
 
@@ -337,7 +340,7 @@ class Gain:
 
     def __str__(self) -> str:
         lines = [
-            f"{name:<9} {setting.name or 'as published'}, batch {setting.batch}, TASK_QUEUE_ENABLE={setting.tqe}: {run}"
+            f"{name:<9} {setting}, batch {setting.batch}, TASK_QUEUE_ENABLE={setting.tqe}: {run}"
             for name, setting, run in (
                 ("before", self.case.before, self.before),
                 ("after", self.case.after, self.after),
@@ -353,7 +356,7 @@ class Gain:
 def gains(
     cases: Sequence[Case] = ARTICLE,
     full: bool = True,
-    card: str = "ascend_910b2",
+    card: str = ascend_sim.CARD,
     seconds: float = 0.3,
     tell: Callable[[str], None] = print,
     **shape: int,

@@ -25,6 +25,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from .waits import copied_from
+
 # ---- places
 
 # torch_npu is not imported before activate(): it needs the device.
@@ -235,8 +237,7 @@ class Recorder(TorchDispatchMode):
             return "refused", error
         if torch.Tag.dynamic_output_shape in func.tags or name == "repeat_interleave":
             return "shapes", error
-        source = {"_to_copy": 0, "copy_": 1}.get(name)
-        return "constants" if source is not None and args[source].device.type == "cpu" else "waits", error
+        return "constants" if copied_from(func, args) == "cpu" else "waits", error
 
     def _captured_alone(self, func, args, kwargs) -> str:
         graph, said = torch.npu.NPUGraph(), ""

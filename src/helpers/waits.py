@@ -76,8 +76,13 @@ class _Reading(TorchDispatchMode):
         return result
 
 
+def copied_from(func, args: tuple) -> str | None:
+    """The type of device that an operator copies a tensor from; None if it is no copy."""
+    source = {"_to_copy": 0, "copy_": 1}.get(func.overloadpacket.__name__)
+    return None if source is None else args[source].device.type
+
+
 def _crosses(func, args: tuple, result: object) -> bool:
     """True for a copy between the host and the device."""
-    sources = {"_to_copy": 0, "copy_": 1}
-    source = sources.get(func.overloadpacket.__name__)
-    return source is not None and {args[source].device.type, result.device.type} == {"cpu", "npu"}
+    source = copied_from(func, args)
+    return source is not None and {source, result.device.type} == {"cpu", "npu"}
