@@ -59,3 +59,16 @@ def code_of():
         return {int(c) for c in re.findall(r"error code is (\d{6})", str(caught.value))}
 
     return codes
+
+
+@pytest.fixture
+def verdict(capsys):
+    """What the check of an exercise says about an answer."""
+    from helpers import exercises
+
+    def said(answer) -> str:
+        capsys.readouterr()
+        exercises.check(answer)
+        return capsys.readouterr().out.strip()
+
+    return said

@@ -51,7 +51,7 @@ def test_syllabus(syllabus):
     for _, notebook, sections, when_late in plan:
         if notebook == "–":
             continue
-        number, target = re.fullmatch(r"\[(\d)\]\(\.\./(notebooks/.+)\)", notebook).groups()
+        number, target = re.fullmatch(r"\[(\d+)\]\(\.\./(notebooks/.+)\)", notebook).groups()
         assert ROOT / target == NOTEBOOKS[int(number) - 1]
         assert not unknown(int(number), sections)
         assert when_late
@@ -90,4 +90,4 @@ def test_reading_minutes_are_the_notebooks_own():
     for (_, minutes, _, exercise), path in zip(table, NOTEBOOKS, strict=True):
         opening, *rest = texts(path)
         assert f"*{minutes} minutes*" in opening, path.name
-        assert any(re.search(rf"^{exercise.split(':')[0]}\. ", text, re.M) for text in rest), path.name
+        assert any(re.search(rf"^### {exercise.split(':')[0]}\. ", text, re.M) for text in rest), path.name

@@ -263,7 +263,7 @@ def test_opens_and_ends_like_the_others(stem):
     opening = "\n".join(cell.source for cell in notebook.cells[:first_code])
     for part in (r"You will learn", r"You need", r"\d+ minutes"):
         assert re.search(part, opening), f"the opening lacks {part!r}"
-    headings = re.findall(r"^##+ +(.+?) *$", "\n".join(cell.source for cell in cells(notebook, "markdown")), re.M)
+    headings = re.findall(r"^## +(.+?) *$", "\n".join(cell.source for cell in cells(notebook, "markdown")), re.M)
     assert headings[-3:] == ["Recap", "Exercises", "Further reading"], headings
 
 
@@ -274,7 +274,7 @@ def test_navigation_leads_to_the_neighbours(stem):
     markdown = cells(load(stem), "markdown")
     for cell in (markdown[0], markdown[-1]):
         targets = {target.split("#")[0] for target in LINK.findall(cell.source)}
-        assert {*neighbours, "../README.md"} <= targets, f"{cell.id}: {targets}"
+        assert {*neighbours, "index.ipynb"} <= targets, f"{cell.id}: {targets}"
 
 
 @every_notebook

@@ -3,8 +3,8 @@
     python tools/nbtidy.py --check [NOTEBOOK ...]    say what is not canonical; exit code 1 if anything is
     python tools/nbtidy.py --fix   [NOTEBOOK ...]    mend what can be mended, say what cannot
 
-Without names: every notebook in notebooks/. The form: executed from the first cell to the last, execution counts
-1, 2, 3 ...; the `python3` kernel, nothing else in the metadata; cell ids that say what the cell is (`measure-eager`);
+Without names: every notebook in notebooks/ and in its solutions/. The form: executed from the first cell to the last,
+execution counts 1, 2, 3 ...; the `python3` kernel, nothing else in the metadata; cell ids that say what the cell is (`measure-eager`);
 no stderr, no errors, no absolute paths, no widgets, no timings; figures under 60 KB, notebooks under 300 KB; JSON as
 nbformat writes it.
 """
@@ -21,7 +21,7 @@ import nbformat
 from nbformat import NotebookNode
 
 ROOT = Path(__file__).resolve().parent.parent
-PATTERN = "[0-9][0-9]_*.ipynb"
+FOLDERS = ROOT / "notebooks", ROOT / "notebooks" / "solutions"
 FIGURE_LIMIT = 60_000  # bytes
 NOTEBOOK_LIMIT = 300_000  # bytes
 METADATA = {
@@ -185,9 +185,9 @@ def main(arguments: list[str] | None = None) -> int:
     mode = parser.add_mutually_exclusive_group(required=True)
     mode.add_argument("--check", action="store_true", help="only say what is wrong")
     mode.add_argument("--fix", action="store_true", help="mend what can be mended, in place")
-    parser.add_argument("notebooks", nargs="*", type=Path, help="default: notebooks/NN_*.ipynb")
+    parser.add_argument("notebooks", nargs="*", type=Path, help="default: all that are committed")
     options = parser.parse_args(arguments)
-    paths = options.notebooks or sorted((ROOT / "notebooks").glob(PATTERN))
+    paths = options.notebooks or [path for folder in FOLDERS for path in sorted(folder.glob("*.ipynb"))]
     if not paths:
         parser.error("no notebooks found")
 

@@ -3,6 +3,7 @@
     python tools/run_notebooks.py                        every notebook, into build/notebooks/
     python tools/run_notebooks.py 03 05 -p quick False   two of them, with a parameter changed
     python tools/run_notebooks.py --in-place             authors: run, tidy, and replace the committed notebooks
+    python tools/run_notebooks.py --solutions            the same notebooks' solutions to the exercises instead
 
 A notebook's result appears under its own name only when the whole notebook ran; what a failed one got to is kept beside
 it as NAME.failed.ipynb. Exit codes: 0 all ran; 1 a notebook failed (its reason and its output are named) or there is no
@@ -25,6 +26,7 @@ import nbtidy
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
+SOLUTIONS = "solutions"  # a folder within
 BUILD = ROOT / "build"
 PATTERN = "[0-9][0-9]_*.ipynb"
 # They model a card on the paced clock, which the simulated device alone has.
@@ -67,11 +69,11 @@ def quiet_kernels(folder: Path) -> None:
     os.environ["IPYTHONDIR"] = str(folder)
 
 
-def find(names: list[str]) -> list[Path]:
+def find(names: list[str], folder: Path) -> list[Path]:
     """The notebooks that the names mean (`03`, a stem or a path's last part), in order; all of them for no names."""
-    everything = sorted(NOTEBOOKS.glob(PATTERN))
+    everything = sorted(folder.glob(PATTERN))
     if not everything:
-        raise WrongArgumentError(f"no notebooks in {shown(NOTEBOOKS)}")
+        raise WrongArgumentError(f"no notebooks in {shown(folder)}")
     chosen = []
     for name in names:
         stem = Path(name).name.removesuffix(".ipynb")
@@ -234,11 +236,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="which notebooks: 03, or 03_capture_and_replay (default: all)")
     parser.add_argument("-p", nargs=2, action="append", default=[], metavar=("NAME", "VALUE"), help="set a parameter")
     parser.add_argument("--in-place", action="store_true", help="replace the committed notebooks, tidied")
+    parser.add_argument("--solutions", action="store_true", help="the solutions to the exercises, not the course")
     options = parser.parse_args(arguments)
+    within = SOLUTIONS if options.solutions else "."
+    folder = NOTEBOOKS / within
     try:
         if options.in_place and options.p:
             raise WrongArgumentError("--in-place runs with the default parameters: leave -p away")
-        paths = find(options.names)
+        paths = find(options.names, folder)
         parameters = choose_parameters(paths, options.p)
     except WrongArgumentError as error:
         print(f"run: {error}", file=sys.stderr)
@@ -250,7 +255,7 @@ def main(arguments: list[str] | None = None) -> int:
         for path in [path for path in paths if path.stem in PACED]:
             print(f"{path.stem:<30}  left out: it models a card, on the simulated device")
             paths.remove(path)
-    out = BUILD / ("executed" if options.in_place else "notebooks")
+    out = BUILD / ("executed" if options.in_place else "notebooks") / within
     failures = []
     for path in paths:
         clock = time.monotonic()
@@ -267,7 +272,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"  {failure}\n  what it got to: {shown(failure.output)}")
             failures.append(path.stem)
     print(f"{'all notebooks' if len(paths) > 1 else ''}".ljust(30) + f"{time.time() - started:6.1f} s")
-    print(f"notebooks: {shown(NOTEBOOKS if options.in_place else out)}/")
+    print(f"notebooks: {shown(folder if options.in_place else out)}/")
     report_results(started)
     if failures:
         print(f"run: {len(failures)} of {len(paths)} notebooks failed: {', '.join(failures)}", file=sys.stderr)

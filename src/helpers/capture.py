@@ -93,7 +93,7 @@ def capture(fn: Callable, *inputs: torch.Tensor, warmup: int = 3, pool=None) -> 
         warm = time.perf_counter()
         graph, failed = torch.npu.NPUGraph(), None
         try:
-            with _quiet_log(), torch.npu.graph(graph, pool=pool):
+            with quiet_log(), torch.npu.graph(graph, pool=pool):
                 outputs = fn(*static)
         except BaseException as error:
             with contextlib.suppress(RuntimeError):  # nothing to reset if the capture never began
@@ -144,7 +144,7 @@ def _queue_state() -> str:
 
 
 @contextlib.contextmanager
-def _quiet_log():
+def quiet_log():
     """torch_npu logs a failed capture as well as raising it: once is enough."""
     log = logging.getLogger("torch_npu.npugraph")
     level = log.level

@@ -1,0 +1,77 @@
+"""How an exercise is checked. The checks themselves are in the modules beside this one."""
+
+import difflib
+import traceback
+from collections.abc import Callable
+
+import torch
+
+from ..capture import quiet_log
+from ..device import brief
+
+
+class Wrong(Exception):
+    """The answer is not right. The message says what is wrong and why, in a sentence or two, and not the solution."""
+
+
+class _Untouched(Exception):
+    pass
+
+
+_CHECKS: dict[str, Callable[[Callable], str]] = {}
+
+
+def exercise(look: Callable[[Callable], str]) -> Callable[[Callable], str]:
+    """Make ``look`` the check of the exercise of its name.
+
+    ``look`` gets the learner's function, calls it, and returns what there is to learn from a right answer, in a
+    sentence or two. It raises Wrong for a wrong one. What the learner's function itself raises, it lets through.
+    """
+    if look.__name__ in _CHECKS:
+        raise ValueError(f"two exercises are called {look.__name__}")
+    _CHECKS[look.__name__] = look
+    return look
+
+
+def check(answer: Callable) -> None:
+    """Try the answer to an exercise, and print *to do*, or *not yet* and why, or *solved* and what it shows.
+
+    answer: the function of the exercise, under its own name. It may raise anything, also in the middle of a capture:
+    afterwards the stream and the gradient mode are those of before. Raises ValueError if no exercise has that name.
+    """
+    name = getattr(answer, "__name__", repr(answer))
+    if name not in _CHECKS:
+        near = difflib.get_close_matches(name, _CHECKS, 1)
+        raise ValueError(f"no exercise is called {name}: " + (f"did you mean {near[0]}?" if near else "keep its name"))
+
+    def tried(*args, **kwargs):
+        result = answer(*args, **kwargs)
+        if result is ...:
+            raise _Untouched
+        return result
+
+    stream, gradients = torch.npu.current_stream(), torch.is_grad_enabled()
+    try:
+        with quiet_log():
+            shown = f"solved: {_CHECKS[name](tried)}"
+    except _Untouched:
+        shown = f"to do: {name} still returns ..."
+    except Wrong as wrong:
+        shown = f"not yet: {wrong}"
+    except Exception as error:
+        shown = f"not yet: {_what_was_raised(answer, error)}"
+    finally:
+        torch.npu.set_stream(stream)  # torch.npu.graph leaves its own one current if a capture fails
+        torch.set_grad_enabled(gradients)
+    print(shown)
+
+
+def _what_was_raised(answer: Callable, error: BaseException) -> str:
+    """The error, and the learner's line that it comes from."""
+    while error.__context__ is not None:  # the end of a capture may fail because a line before did
+        error = error.__context__
+    own = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == answer.__code__.co_filename
+    ]
+    where = f"line {own[-1].lineno}, `{own[-1].line}`, raised " if own else f"{answer.__name__} raised "
+    return f"{where}{type(error).__name__}: {brief(error)}"
