@@ -1,10 +1,11 @@
 # The course's commands. `make` alone lists them. Every command first makes .venv ready, which costs nothing when it is.
 
 # Variables, all optional: PYTHON (the interpreter), CXX (the C++ compiler), TORCH_INDEX (address of an index with a CPU build of
-# torch), ARGS (more arguments for the command).
+# torch), ARGS (more arguments for the command), JOBS (processes that share the tests; 0: none but pytest's own).
 SHELL := /bin/bash
 VENV := .venv/bin
 ARGS ?=
+JOBS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lab notebooks doctor lint sanitize wheelhouse clean distclean
@@ -30,7 +31,7 @@ lab: setup ## open the notebooks in JupyterLab
 	    $(ARGS) notebooks/01_set_up_environment.ipynb
 
 test: setup ## run the whole test suite
-	@$(VENV)/python -m pytest $(ARGS)
+	@$(VENV)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 doctor: setup ## say what this machine has, one line per fact
 	@$(VENV)/python -m helpers doctor $(ARGS)

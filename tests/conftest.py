@@ -1,9 +1,11 @@
 """The device is loaded before torch is imported, once for all tests of the process."""
 
+import fcntl
 import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 # What a notebook runs at: an error comes from the line that caused it.
 os.environ.setdefault("TASK_QUEUE_ENABLE", "0")
@@ -19,6 +21,22 @@ import torch  # noqa: E402
 import torch_npu  # noqa: E402, F401
 
 torch.set_num_threads(1)  # as the device: the bits of a sum depend on it
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Where several processes share the tests, one that is marked `timed` runs while no other test does."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return (yield)
+    kind = fcntl.LOCK_EX if item.get_closest_marker("timed") else fcntl.LOCK_SH
+    with open(__file__) as gate, open(Path(__file__).parent / "processes.py") as room:  # any two files to lock
+        fcntl.flock(gate, kind)  # who waits for the room keeps the gate shut, or others would pass and keep it busy
+        fcntl.flock(room, kind)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        try:
+            return (yield)
+        finally:
+            fcntl.flock(room, fcntl.LOCK_UN)  # closing is not enough where a test has forked
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 
 import helpers
-from helpers.capture import CaptureError
+from helpers.capture import CaptureError, first_error
 from helpers.waits import ReadBacks
 
 import pytest
@@ -55,8 +55,6 @@ def refused(fn, *inputs, within: Path = Path(helpers.__file__).parent / "models"
     """The error codes with which a capture of ``fn`` is refused, and the line of code ``within`` that caused it."""
     with pytest.raises(CaptureError) as caught:
         helpers.capture(fn, *inputs)
-    error = caught.value.__cause__
-    while error.__context__ is not None:  # capture_end fails as well: the first error is the cause
-        error = error.__context__
+    error = first_error(caught.value.__cause__)
     lines = [f.line for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(within)]
     return {int(code) for code in re.findall(r"error code is (\d{6})", str(error))}, lines[-1]

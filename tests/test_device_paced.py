@@ -15,7 +15,10 @@ import pytest
 import torch
 
 here = helpers.activate(verbose=False)
-pytestmark = pytest.mark.skipif(here.kind == "ascend", reason="an Ascend has a clock of its own")
+pytestmark = [
+    pytest.mark.skipif(here.kind == "ascend", reason="an Ascend has a clock of its own"),
+    pytest.mark.timed,
+]
 
 on_a_fast_host = pytest.mark.skipif("ASCEND_SIM_SANITIZE" in os.environ, reason="a sanitizer slows the host")
 

@@ -5,6 +5,8 @@ import time
 import pytest
 import torch
 
+pytestmark = pytest.mark.timed
+
 
 def busy(seconds=0.05, width=256):
     """Enqueue kernels for about this long on the current stream; return the last result."""

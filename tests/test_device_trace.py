@@ -4,7 +4,10 @@ import time
 
 import ascend_sim
 
+import pytest
 import torch
+
+pytestmark = pytest.mark.timed
 
 
 def test_spans_have_names_and_ordered_times():

@@ -22,6 +22,8 @@ import torch
 here = helpers.activate(verbose=False)
 simulated = pytest.mark.skipif(here.kind == "ascend", reason="a replay is one opaque task on an Ascend")
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.fixture(scope="module")
 def layer():

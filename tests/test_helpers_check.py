@@ -242,6 +242,7 @@ def test_a_process_whose_task_queue_cannot_capture_is_not_ready():
 # ---- the gain
 
 
+@pytest.mark.timed
 @pytest.mark.measured_gain
 def test_a_model_of_one_large_kernel_is_not_a_candidate():
     class Large(nn.Module):

@@ -124,10 +124,15 @@ _HINTS = (
 )
 
 
-def _explain(error: BaseException) -> str:
-    # capture_end may fail because the function did: the first error is the cause.
+def first_error(error: BaseException) -> BaseException:
+    """The one that made a capture fail: its end fails as well, because of it."""
     while error.__context__ is not None:
         error = error.__context__
+    return error
+
+
+def _explain(error: BaseException) -> str:
+    error = first_error(error)
     hint = next((f" ({text})" for pattern, text in _HINTS if re.search(pattern, str(error))), "")
     return f"the function cannot be captured{hint}; the graph was dropped. {type(error).__name__}: {brief(error)}"
 

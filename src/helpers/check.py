@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from . import bench, device
-from .capture import Captured, CaptureError, capture
+from .capture import Captured, CaptureError, capture, first_error
 from .findings import STOPS, WORTH, WRONG, Findings, Gain, Report
 from .records import REFUSED, Call, address, modules_of, place_in, recorded, resolved, state
 from .suspects import Run, equal, look_at_numbers, look_at_operators, look_at_state, why_hopeless
@@ -234,7 +234,7 @@ class _Examination:
             captured = capture(self._of_tensors(model), *(self.inputs[i] for i in self.tensors), warmup=WARM_UP)
         except CaptureError as error:
             self._refused(error)
-            return device.brief(_first(error)), 0, False
+            return device.brief(first_error(error.__cause__)), 0, False
         except Exception as error:  # of the warm-up
             raise _failed(error, "inputs, on a side stream") from None
         _seed(0)
@@ -272,7 +272,7 @@ class _Examination:
 
     def _refused(self, error: CaptureError) -> None:
         """The capture's own error, if it is none of those that are found already."""
-        cause = _first(error)
+        cause = first_error(error.__cause__)
         where = place_in(traceback.format_tb(cause.__traceback__))
         known = {(f.place.file, f.place.line) for f in self.found if f.place and f.severity == STOPS}
         if where is None and known or where and (where.file, where.line) in known:
@@ -305,14 +305,6 @@ class _Examination:
             return Gain(eager_ms, replay_ms, sum(graph.seconds) * 1e3, source), ""
         except (RuntimeError, ValueError) as error:  # Python asks for a value that the paced clock does not compute
             return None, device.brief(error)
-
-
-def _first(error: CaptureError) -> BaseException:
-    """The error that made a capture fail: its end may fail as a consequence."""
-    cause = error.__cause__
-    while cause.__context__ is not None:
-        cause = cause.__context__
-    return cause
 
 
 class _NoAclnn(Exception):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..capture import quiet_log
+from ..capture import first_error, quiet_log
 from ..device import brief
 
 
@@ -68,8 +68,7 @@ def check(answer: Callable) -> None:
 
 def _what_was_raised(answer: Callable, error: BaseException) -> str:
     """The error, and the learner's line that it comes from."""
-    while error.__context__ is not None:  # the end of a capture may fail because a line before did
-        error = error.__context__
+    error = first_error(error)
     own = [
         frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == answer.__code__.co_filename
     ]
