@@ -1,6 +1,6 @@
 """The automatic checks of the exercises: ``exercises.check(answer)``. One module for each notebook."""
 
-from . import eager, environment
+from . import capturing, eager, environment
 from .checking import check
 
-__all__ = ["check", "eager", "environment"]
+__all__ = ["capturing", "check", "eager", "environment"]

@@ -68,8 +68,9 @@ def check(answer: Callable) -> None:
 
 def _what_was_raised(answer: Callable, error: BaseException) -> str:
     """The error, and the learner's line that it comes from."""
-    while error.__context__ is not None:  # the end of a capture may fail because a line before did
-        error = error.__context__
+    # The end of a capture may fail because a line before did, and helpers.capture explains what it caught.
+    while (first := error.__cause__ or error.__context__) is not None:
+        error = first
     own = [
         frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == answer.__code__.co_filename
     ]
