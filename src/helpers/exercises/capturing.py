@@ -161,13 +161,14 @@ def unroll(answer) -> str:
         function = answer(step)
         if not callable(function):
             raise Wrong(f"return a function of ids, mask, expo, gumbel and keep; yours is a {type(function).__name__}")
+        calls = step.calls
         result = function(ids, mask, *fresh)
         if not isinstance(result, torch.Tensor) or result.shape != ids.shape:
             raise Wrong(f"return the ids after the last step, of shape {list(ids.shape)}, and not those of all steps")
         if not torch.equal(ids, before):
             raise Wrong("your function overwrites ids: give the result of one step to the next under a name of its own")
-        if step.calls != steps:
-            raise Wrong(f"expo has {steps} steps in its first dimension, and your function made {step.calls}")
+        if step.calls - calls != steps:
+            raise Wrong(f"expo has {steps} steps in its first dimension, and your function made {step.calls - calls}")
         for said, slip in {
             "each step begins at the first ids: the output of one step is the input of the next": dict(feed=False),
             "each step gets the noise of the first: step i takes expo[i], gumbel[i] and keep[i]": dict(own=False),

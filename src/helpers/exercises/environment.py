@@ -70,7 +70,8 @@ def queue_of_a_process(answer) -> str:
     finally:
         os.environ.clear()
         os.environ.update(variables)
-        torch.npu.set_task_queue_enable(own)
+        if task_queue() != own:
+            torch.npu.set_task_queue_enable(own)
     if changed:
         raise Wrong("your function changes this process: give the variables to the new one, by env={**os.environ, ...}")
     if not (isinstance(found, int) and isinstance(blocked, int)):
