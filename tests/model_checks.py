@@ -55,6 +55,6 @@ def refused(fn, *inputs, within: Path = Path(helpers.__file__).parent / "models"
     """The error codes with which a capture of ``fn`` is refused, and the line of code ``within`` that caused it."""
     with pytest.raises(CaptureError) as caught:
         helpers.capture(fn, *inputs)
-    error = first_error(caught.value.__cause__)
+    error = first_error(caught.value)
     lines = [f.line for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(within)]
     return {int(code) for code in re.findall(r"error code is (\d{6})", str(error))}, lines[-1]

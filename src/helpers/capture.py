@@ -125,9 +125,9 @@ _HINTS = (
 
 
 def first_error(error: BaseException) -> BaseException:
-    """The one that made a capture fail: its end fails as well, because of it."""
-    while error.__context__ is not None:
-        error = error.__context__
+    """The one that made a capture fail: its end fails as well because of it, and a CaptureError has it as its cause."""
+    while (first := error.__cause__ or error.__context__) is not None:
+        error = first
     return error
 
 

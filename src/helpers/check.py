@@ -234,7 +234,7 @@ class _Examination:
             captured = capture(self._of_tensors(model), *(self.inputs[i] for i in self.tensors), warmup=WARM_UP)
         except CaptureError as error:
             self._refused(error)
-            return device.brief(first_error(error.__cause__)), 0, False
+            return device.brief(first_error(error)), 0, False
         except Exception as error:  # of the warm-up
             raise _failed(error, "inputs, on a side stream") from None
         _seed(0)
@@ -272,7 +272,7 @@ class _Examination:
 
     def _refused(self, error: CaptureError) -> None:
         """The capture's own error, if it is none of those that are found already."""
-        cause = first_error(error.__cause__)
+        cause = first_error(error)
         where = place_in(traceback.format_tb(cause.__traceback__))
         known = {(f.place.file, f.place.line) for f in self.found if f.place and f.severity == STOPS}
         if where is None and known or where and (where.file, where.line) in known:
