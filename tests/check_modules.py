@@ -137,6 +137,17 @@ class Synchronised(Body):
         return x + 1
 
 
+@faulty
+class FastPath(Body):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.TransformerEncoderLayer(WIDTH, 2, WIDTH, batch_first=True).eval()
+
+    def forward(self, x):
+        x = self.encoder(x.unsqueeze(0)).squeeze(0)  # fault: fallback
+        return self.body(x)
+
+
 class ThreeWaits(Body):
     def forward(self, x):
         for layer in self.layers[:3]:

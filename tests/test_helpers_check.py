@@ -98,6 +98,47 @@ def test_a_wait_in_a_loop_is_counted():
     assert found.place.expression in ("float(x[0, 0])", "x = layer(x) * float(x[0, 0])")  # Python 3.10 knows the line
 
 
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("Branch", "`if` reads the truth value of a tensor"),
+        ("Loop", "`while` reads the truth value of a tensor"),
+        ("Assertion", "`assert` reads the truth value of a tensor"),
+        ("Item", "item()"),
+    ],
+)
+def test_a_condition_is_not_called_an_item(name, said):
+    (found,) = (f for f in examine(FAULTY[name]).findings if f.kind == "waits")
+    assert found.what == said
+
+
+@pytest.mark.parametrize(
+    "model, word",
+    [
+        (lambda x: x * 2 if x.sum() > 0 else x - 1, "`if`"),
+        (lambda x: x * (not x.sum() > 0), "`not`"),
+        (lambda x: (x.sum() > 0 and x * 2) + 1, "`and`"),
+    ],
+)
+def test_a_condition_within_an_expression_is_named(model, word):
+    found = check(model, X.abs()).findings[0]
+    assert found.what == f"{word} reads the truth value of a tensor"
+
+
+def test_what_torch_npu_computes_on_the_cpu_is_not_called_a_wait():
+    model = nn.TransformerEncoderLayer(WIDTH, 2, WIDTH, batch_first=True).eval()
+    report = check(model, X.unsqueeze(0))
+    (found,) = report.findings
+    assert (found.kind, found.what, report.waits) == ("fallback", "_transformer_encoder_layer_fwd", 1)
+    assert "no such operator for the NPU and computes it on the CPU" in found.why
+    assert "torch.backends.mha.set_fastpath_enabled(False)" in found.how
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        assert check(model, X.unsqueeze(0)).ready, "the advice helps"
+    finally:
+        torch.backends.mha.set_fastpath_enabled(True)
+
+
 def test_links_lead_to_headings_of_the_notebook():
     notebook = nbformat.read(ROOT / "notebooks" / "04_avoid_the_pitfalls.ipynb", as_version=4)
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")

@@ -21,6 +21,9 @@ KINDS = {
               "Keep decisions out of the graph"),
     "shapes": (STOPS, "the shape of the result depends on the data, and a graph has one shape for good",
                "keep the full shape and mask what does not count", "Rewrite 2: mask instead of select"),
+    "fallback": (STOPS, "torch_npu has no such operator for the NPU and computes it on the CPU, with copies",
+                 "use other operators; those of torch.nn's attention in eval mode: "
+                 "torch.backends.mha.set_fastpath_enabled(False)", "Look the symptom up"),
     "constants": (STOPS, "it copies numbers from the host to the device in each call",
                   "make the tensor once, in __init__, as a buffer; or torch.full(..., device=...)", "Warm up first"),
     "aclop": (STOPS, "the operator has no aclnn form, and only those enter a graph",
@@ -194,7 +197,7 @@ class Report:
     @property
     def waits(self) -> int:
         """How often the host waits for a value or a shape of the device, per call."""
-        return sum(f.times for f in self.findings if f.kind in ("waits", "shapes"))
+        return sum(f.times for f in self.findings if f.kind in ("waits", "shapes", "fallback"))
 
     def to_dict(self) -> dict:
         gain = self.gain and vars(self.gain) | {"speedup": self.gain.speedup, "break_even": self.gain.break_even}

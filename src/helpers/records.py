@@ -35,6 +35,7 @@ _LAYERS = str(Path(torch.__file__).with_name("nn")) + "/"
 REFUSED = r"\b(107027|107030|107041)\b"  # codes with which CANN answers a wait, or a copy that waits, in a capture
 _STANDARD = sysconfig.get_paths()["stdlib"]
 _SITES = tuple(sorted({*site.getsitepackages(), *sys.path} - {""}, key=len, reverse=True))
+_TESTS = "JUMP|TO_BOOL|UNARY_NOT"  # instructions that ask whether something is true
 _CHECK = str(Path(__file__).with_name("check.py"))
 _OWN = (_CHECK, __file__, str(Path(__file__).with_name("capture.py")))
 
@@ -102,9 +103,22 @@ def resolved(raw) -> Place | None:
 def _positions(code: CodeType, offset: int):
     """First and last line, start and end of what an instruction computes; of what it tests, if it is a jump."""
     before = [found for found in dis.get_instructions(code) if found.offset <= offset]
-    while len(before) > 1 and re.search("JUMP|TO_BOOL|UNARY_NOT", before[-1].opname):
+    while len(before) > 1 and re.search(_TESTS, before[-1].opname):
         before.pop()
     return getattr(before[-1], "positions", None)
+
+
+def tested_by(raw) -> str:
+    """What in Python asks at a raw place whether something is true: "`if`", "`while`", "`not`"; "" if nothing does."""
+    if raw is None or isinstance(raw, Place) or raw[1] is None:
+        return ""
+    code, instruction, line = raw
+    names = [found.opname for found in dis.get_instructions(code) if found.offset <= instruction]
+    if not re.search(_TESTS, names[-1]):
+        return ""
+    text = linecache.getline(code.co_filename, line)
+    word = re.search(r"\b(if|elif|while|assert)\b", text) or re.search(r"\b(and|or|not)\b", text)
+    return f"`{word.group()}`" if word else "a condition"  # of more than one line
 
 
 def place_in(trace: list[str]) -> Place | None:
@@ -235,6 +249,8 @@ class Recorder(TorchDispatchMode):
             return "aclop", error
         if not re.search(REFUSED, error):
             return "refused", error
+        if not _for_npu(func):
+            return "fallback", error
         if torch.Tag.dynamic_output_shape in func.tags or name == "repeat_interleave":
             return "shapes", error
         return "constants" if copied_from(func, args) == "cpu" else "waits", error
@@ -252,6 +268,18 @@ class Recorder(TorchDispatchMode):
                     graph.capture_end()
         graph.reset()
         return said
+
+
+def _for_npu(func) -> bool:
+    """False for an operator without a kernel for an NPU not made of others: torch_npu computes it on the CPU."""
+    return any(map(func.has_kernel_for_dispatch_key, _KERNELS))
+
+
+_KERNELS = [
+    getattr(torch._C.DispatchKey, name)
+    for name in ("PrivateUse1", "CompositeImplicitAutograd", "CompositeExplicitAutograd",
+                 "CompositeExplicitAutogradNonFunctional")
+]  # fmt: skip
 
 
 def _on_npu(x) -> bool:

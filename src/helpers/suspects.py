@@ -10,7 +10,7 @@ import torch
 
 from . import device
 from .findings import Findings
-from .records import Call, Place, address, differences, modules_of, resolved
+from .records import Call, Place, address, differences, modules_of, resolved, tested_by
 
 
 @dataclass
@@ -36,7 +36,7 @@ def look_at_operators(found: Findings, *calls: Call) -> None:
             if where:
                 counts.setdefault(("waits", where), []).append(SimpleNamespace(name="synchronize", error=""))
         for (kind, where), ops in counts.items():
-            names = ", ".join(dict.fromkeys(_plain(op.name) for op in ops))
+            names = ", ".join(dict.fromkeys(map(_asked, ops)))
             found.add(kind, f"{names}{f' ({_line(ops[0].error)})' if kind == 'refused' else ''}", where, len(ops))
         for on_host, raw in call.random:
             found.add("host random" if on_host else "random", "random numbers", resolved(raw))
@@ -114,6 +114,12 @@ def _plain(name: str) -> str:
     """aten.sum.dim_IntList is sum for a reader."""
     name = name.split(".")[1] if name.count(".") > 1 else name
     return {"_local_scalar_dense": "item()", "_to_copy": "a copy", "lift_fresh": "torch.tensor"}.get(name, name)
+
+
+def _asked(op) -> str:
+    """An operator for a reader, and what Python asked by it where that is not written as a call."""
+    asks = tested_by(op.where) if "_local_scalar_dense" in op.name else ""
+    return f"{asks} reads the truth value of a tensor" if asks else _plain(op.name)
 
 
 def _line(error: str) -> str:

@@ -1,6 +1,16 @@
 """The automatic checks of the exercises: ``exercises.check(answer)``. One module for each notebook."""
 
-from . import capturing, eager, environment, pitfalls
+from . import capturing, eager, environment, generation, lever, own_model, pitfalls, prediction
 from .checking import check
 
-__all__ = ["capturing", "check", "eager", "environment", "pitfalls"]
+__all__ = [
+    "capturing",
+    "check",
+    "eager",
+    "environment",
+    "generation",
+    "lever",
+    "own_model",
+    "pitfalls",
+    "prediction",
+]
