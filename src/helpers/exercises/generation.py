@@ -10,8 +10,7 @@ import ascend_sim
 import torch
 from torch.nn import functional as F
 
-from ..capture import CaptureError, capture
-from ..check import _first
+from ..capture import CaptureError, capture, first_error
 from ..models import MASK
 from ..records import place_in
 from ..waits import host_waits
@@ -86,7 +85,7 @@ def _refusal(call) -> str:
         capture(call, warmup=0)
         return ""
     except CaptureError as error:
-        where = place_in(traceback.format_tb(_first(error).__traceback__))
+        where = place_in(traceback.format_tb(first_error(error).__traceback__))
         return f". A capture ends at line {where.line}, `{where.expression}`" if where else ". A capture refuses it"
 
 
