@@ -38,6 +38,7 @@ COURSE = [
     "07_predict_before_you_measure",
     "08_capture_a_generation_loop",
     "09_check_your_own_model",
+    "10_train_with_graphs",
 ]
 # Also the notebooks that were added since; a missing one of these fails by name.
 STEMS = sorted({*COURSE, *(path.stem for path in FOLDER.glob(run_notebooks.PATTERN))})

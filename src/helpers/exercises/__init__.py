@@ -1,6 +1,6 @@
 """The automatic checks of the exercises: ``exercises.check(answer)``. One module for each notebook."""
 
-from . import capturing, eager, environment, generation, lever, own_model, pitfalls, prediction
+from . import capturing, eager, environment, generation, lever, own_model, pitfalls, prediction, training
 from .checking import check
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "own_model",
     "pitfalls",
     "prediction",
+    "training",
 ]
