@@ -388,6 +388,22 @@ class NoAclnn(Body):
 # ---- clean
 
 
+@faulty
+class AttentionThenDropout(Body):
+    def forward(self, x):
+        q = self.body(x).view(1, ROWS, 2, -1).transpose(1, 2)
+        y = F.scaled_dot_product_attention(q, q, q, dropout_p=0.2)  # fault: masks
+        return F.dropout(y, 0.2)
+
+
+@faulty
+class TwoAttentions(Body):
+    def forward(self, x):
+        q = self.body(x).view(1, ROWS, 2, -1).transpose(1, 2)
+        y = F.scaled_dot_product_attention(q, q, q, dropout_p=0.2)  # fault: masks
+        return F.scaled_dot_product_attention(y, y, y, dropout_p=0.2)
+
+
 @clean
 class Mlp(Body):
     pass
@@ -507,15 +523,27 @@ class DeviceNoise(Body):
 
 
 @clean
-class DropoutTwice(Body):
-    """Fused attention moves the generator otherwise in a capture, so the dropout after it draws other numbers."""
+class AttentionThenNoise(Body):
+    """Its one mask is given back and not written again."""
+
+    notes = {"random"}
+
+    def forward(self, x):
+        q = self.body(x).view(1, ROWS, 2, -1).transpose(1, 2)
+        y = F.scaled_dot_product_attention(q, q, q, dropout_p=0.2)
+        return y + torch.rand_like(y)
+
+
+@clean
+class DropoutThenAttention(Body):
+    """The mask of a plain dropout is kept until a capture ends. Drawn in another order than in eager: other numbers."""
 
     notes = {"random"}
     statistics = True
 
     def forward(self, x):
-        q = self.body(x).view(1, ROWS, 2, -1).transpose(1, 2)
-        return F.dropout(F.scaled_dot_product_attention(q, q, q, dropout_p=0.2), 0.2)
+        q = F.dropout(self.body(x), 0.2).view(1, ROWS, 2, -1).transpose(1, 2)
+        return F.scaled_dot_product_attention(q, q, q, dropout_p=0.2)
 
 
 @clean

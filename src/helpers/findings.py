@@ -50,6 +50,11 @@ KINDS = {
                 "What a warm-up leaves behind"),
     "host random": (WRONG, "the host draws random numbers: a replay keeps those of the capture",
                     "draw on the device (torch.rand_like, dropout)", "Random numbers"),
+    # Ascend/op-plugin, FlashAttentionKernelNpuOpApi.cpp, npu_fusion_attention_v3: the event after the attention is
+    # recorded only outside a capture, and the mask is given back with no recordStream.
+    "masks": (WRONG, "in a capture torch_npu 2.13 gives the attention's mask back before it is read, and the next "
+                     "dropout, on a stream beside it, may write its own mask there",
+              "no dropout inside the attention, or softmax, dropout and products written out", "Random numbers"),
     "writes input": (WRONG, "it changes its input in place: a replay changes the graph's own copy, not the caller's",
                      "work on a new tensor, and return it", "Rebinding the input instead of copying"),
     "alias": (NOTE, "two inputs are one tensor here, and two in a graph", "pass it once",

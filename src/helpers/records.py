@@ -151,6 +151,7 @@ class Op:
     on_device: bool = True  # what the CPU computes is not recorded in a graph
     refused: str = ""  # kind of finding, if a capture refuses it
     error: str = ""
+    draws: bool = False  # it has moved the device's generator
 
 
 @dataclass
@@ -184,7 +185,8 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         where = _caller(sys._getframe(1)) or _forward_place()
         leaves = tree_leaves((args, kwargs))
-        may_draw = torch.Tag.nondeterministic_seeded in func.tags  # an attention without dropout does not
+        # Not each of them does: an attention without dropout, say. torch_npu's own have no such tag.
+        may_draw = torch.Tag.nondeterministic_seeded in func.tags or func.namespace == "npu"
         before = _generators() if may_draw else None
         try:
             result = func(*args, **kwargs)
@@ -192,10 +194,11 @@ class Recorder(TorchDispatchMode):
             self.call.ops.append(Op(str(func), (), (), where, True, *self._refusal(func, args, kwargs, leaves, ())))
             raise
         results = [x for x in tree_leaves(result) if isinstance(x, torch.Tensor)]
-        if may_draw:
-            self.call.random += [(i == 0, where) for i, state in enumerate(_generators()) if not state.equal(before[i])]
+        moved = [not state.equal(old) for state, old in zip(_generators(), before, strict=True)] if may_draw else [0, 0]
+        self.call.random += [(on_host, where) for on_host, has in zip((True, False), moved, strict=True) if has]
         numbers, shapes = tuple(map(_number, leaves)), tuple(tuple(x.shape) for x in results)
         op = Op(str(func), numbers, shapes, where, any(_on_npu(x) for x in (*leaves, *results)))
+        op.draws = bool(moved[1])
         op.refused, op.error = self._refusal(func, args, kwargs, leaves, results)
         self.call.ops.append(op)
         self._note(func, args, kwargs, leaves, results, op)

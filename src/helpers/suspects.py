@@ -38,6 +38,8 @@ def look_at_operators(found: Findings, *calls: Call) -> None:
         for (kind, where), ops in counts.items():
             names = ", ".join(dict.fromkeys(map(_asked, ops)))
             found.add(kind, f"{names}{f' ({_line(ops[0].error)})' if kind == 'refused' else ''}", where, len(ops))
+        for op in _unguarded(call.ops):
+            found.add("masks", f"{_plain(op.name)} with dropout, and another dropout after it", resolved(op.where))
         for on_host, raw in call.random:
             found.add("host random" if on_host else "random", "random numbers", resolved(raw))
 
@@ -113,7 +115,8 @@ def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
 def _plain(name: str) -> str:
     """aten.sum.dim_IntList is sum for a reader."""
     name = name.split(".")[1] if name.count(".") > 1 else name
-    return {"_local_scalar_dense": "item()", "_to_copy": "a copy", "lift_fresh": "torch.tensor"}.get(name, name)
+    return {"_local_scalar_dense": "item()", "_to_copy": "a copy", "lift_fresh": "torch.tensor",
+            "npu_fusion_attention_v3": "a fused attention"}.get(name, name)
 
 
 def _asked(op) -> str:
@@ -130,6 +133,12 @@ def _made_anew(op) -> bool:
     return "npu" in " ".join(op.numbers) and _plain(op.name) in (
         "arange", "full", "ones", "zeros", "eye", "linspace", "tril_indices", "triu_indices"
     )  # fmt: skip
+
+
+def _unguarded(ops: list) -> list:
+    """Fused attentions with dropout that are followed by another dropout: see the finding `masks`."""
+    drawn = [op for op in ops if op.draws and re.search("dropout|fusion_attention", op.name)]
+    return [op for op in drawn[:-1] if "fusion_attention" in op.name]
 
 
 def _said(x) -> str:
