@@ -6,7 +6,7 @@ import torch
 
 from .. import models
 from ..capture import capture
-from .checking import Wrong, exercise
+from .checking import Wrong, draw, exercise
 
 
 class _Counted:
@@ -20,15 +20,11 @@ class _Counted:
         return self.function(*inputs)
 
 
-def _draw(*shape: int, seed: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
 @exercise
 def capture_safely(answer) -> str:
     function = _Counted(lambda x: (x * 3).sum(-1))
-    example = _draw(3, 4, seed=0).npu()
-    inputs = [_draw(3, 4, seed=1), _draw(3, 4, seed=2).npu()]
+    example = draw(3, 4, seed=0).npu()
+    inputs = [draw(3, 4, seed=1), draw(3, 4, seed=2).npu()]
     before, expected = example.clone(), [function(x.npu()) for x in inputs]
     call = answer(function, example)
     if not callable(call):
@@ -55,7 +51,7 @@ def capture_safely(answer) -> str:
     if not torch.equal(example, before):
         raise Wrong("a call overwrites the example, which is its owner's: make the static input a copy of it")
     for what, x in {
-        "shape [1, 4] instead of [3, 4]": _draw(1, 4, seed=3),
+        "shape [1, 4] instead of [3, 4]": draw(1, 4, seed=3),
         "dtype int64 instead of float32": torch.ones(3, 4, dtype=torch.int64),
     }.items():
         try:
@@ -91,7 +87,7 @@ def _kept_by(make, batches) -> int:
 @exercise
 def capture_batches(answer) -> str:
     batches = 768, 1536, 1024  # in no order. From 10 MiB on, torch_npu gives a tensor a block of its own: here 12 to 24
-    offset = _draw(4096, seed=0).npu()
+    offset = draw(4096, seed=0).npu()
     function = _Counted(lambda x: (x + offset).relu().sum(-1))
 
     def in_order(order, pool):
@@ -115,7 +111,7 @@ def capture_batches(answer) -> str:
         raise Wrong("nothing was captured: your code never called the function")
     calls = function.calls
     for n in batches:
-        x = _draw(n, 1, seed=n)
+        x = draw(n, 1, seed=n)
         y = graphs[n](x).clone()
         if function.calls != calls:
             raise Wrong(f"batch {n}: a call goes through Python again, where it should replay")

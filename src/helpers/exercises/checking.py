@@ -18,6 +18,11 @@ class _Untouched(Exception):
     pass
 
 
+def draw(*shape: int, seed: int) -> torch.Tensor:
+    """Normal numbers, on the CPU."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
 _CHECKS: dict[str, Callable[[Callable], str]] = {}
 
 

@@ -8,7 +8,7 @@ import ascend_sim
 import torch
 
 from ..device import task_queue
-from .checking import Wrong, exercise
+from .checking import Wrong, draw, exercise
 
 _LINES = {
     "a": ("x.t()", "it is a view: the same memory with other strides"),
@@ -40,12 +40,13 @@ def lines_that_launch(answer) -> str:
 
 @exercise
 def softmax_by_hand(answer) -> str:
-    x = torch.randn(3, 5, generator=torch.Generator().manual_seed(0)).to("npu")
+    x = draw(3, 5, seed=0).npu()
     before = x.clone()
     with ascend_sim.trace() as spans:
         y = answer(x)
     if not isinstance(y, torch.Tensor) or y.shape != x.shape:
-        raise Wrong(f"the result of a softmax has the shape of its input, here [3, 5]; yours is {_said(y)}")
+        said = f"{list(y.shape)}" if isinstance(y, torch.Tensor) else f"a {type(y).__name__}"
+        raise Wrong(f"the result of a softmax has the shape of its input, here [3, 5]; yours is {said}")
     if any("oftmax" in span.name for span in spans):
         raise Wrong("your function still launches the softmax kernel: use exp, sum and /")
     if y.device != x.device or not spans:
@@ -87,7 +88,3 @@ def queue_of_a_process(answer) -> str:
             "variable is only a wish, so let the new process ask helpers.device.task_queue()"
         )
     return "it runs at 1. With ASCEND_LAUNCH_BLOCKING=1 beside it the same process runs at 0: ask what is in force"
-
-
-def _said(y) -> str:
-    return f"{list(y.shape)}" if isinstance(y, torch.Tensor) else f"a {type(y).__name__}"

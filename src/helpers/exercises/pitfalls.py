@@ -4,7 +4,7 @@ import torch
 
 from ..capture import capture
 from ..waits import ReadBacks
-from .checking import Wrong, exercise
+from .checking import Wrong, draw, exercise
 
 
 class _Model(torch.nn.Module):
@@ -27,10 +27,6 @@ class _Model(torch.nn.Module):
     def right(self, x: torch.Tensor) -> torch.Tensor:
         """What it computes, on the CPU, without a call of it."""
         return x.cpu() * torch.tensor(self.factor) + 1
-
-
-def _draw(*shape: int, seed: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def _predicts(predict, model: _Model, old: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
@@ -56,7 +52,7 @@ def _predicts(predict, model: _Model, old: torch.Tensor, batch: torch.Tensor) ->
 
 @exercise
 def make_predictor(answer) -> str:
-    batches = [_draw(3, 4, seed=1), _draw(3, 4, seed=2).npu()]
+    batches = [draw(3, 4, seed=1), draw(3, 4, seed=2).npu()]
 
     def tried(model: _Model, example: torch.Tensor):
         old = model.right(example)
@@ -74,7 +70,7 @@ def make_predictor(answer) -> str:
                 "so return a clone"
             )
 
-    example = _draw(3, 4, seed=0).npu()
+    example = draw(3, 4, seed=0).npu()
     before = example.clone()
     tried(_Model(2.5), example)
     if not torch.equal(example, before):
@@ -101,11 +97,11 @@ def make_predictor(answer) -> str:
 @exercise
 def make_sampler(answer) -> str:
     shape = 64, 64
-    model, example = _Model(2.0), _draw(*shape, seed=0).npu()
+    model, example = _Model(2.0), draw(*shape, seed=0).npu()
     sample = answer(model, example)
     if not callable(sample):
         raise Wrong(f"return the function sample; yours is a {type(sample).__name__}")
-    calls, x = model.calls, _draw(*shape, seed=1).npu()
+    calls, x = model.calls, draw(*shape, seed=1).npu()
     y = sample(x, 0.0)
     if not isinstance(y, torch.Tensor) or y.shape != x.shape:
         raise Wrong(f"sample returns a tensor of the shape of its input, here {list(shape)}")
