@@ -129,6 +129,7 @@ def workshop(kernels, tmp_path_factory):
     run_notebooks.prepare_device()
     folder = tmp_path_factory.mktemp("course") / "notebooks"
     shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    shutil.copytree(ROOT / "results", folder.parent / "results")  # notebook 5 shows the gallery
     (folder.parent / "build").mkdir()
     return folder
 

@@ -4,9 +4,9 @@
     python tools/nbtidy.py --fix   [NOTEBOOK ...]    mend what can be mended, say what cannot
 
 Without names: every notebook in notebooks/ and in its solutions/. The form: executed from the first cell to the last,
-execution counts 1, 2, 3 ...; the `python3` kernel, nothing else in the metadata; cell ids that say what the cell is (`measure-eager`);
-no stderr, no errors, no absolute paths, no widgets, no timings; figures under 60 KB, notebooks under 300 KB; JSON as
-nbformat writes it.
+execution counts 1, 2, 3 ...; the `python3` kernel, nothing else in the metadata; cell ids that say what the cell is
+(`measure-eager`); no stderr, no errors, no absolute paths, no widgets, no timings; figures under 60 KB, notebooks under
+300 KB; JSON as nbformat writes it.
 """
 
 import argparse

@@ -357,10 +357,19 @@ def record(
 
 def load_results(path: str | os.PathLike) -> list[dict]:
     """Read and check a results file. Raises ResultsError, or FileNotFoundError."""
+    return checked(read_json(path), path)
+
+
+def read_json(path: str | os.PathLike):
+    """What a JSON file holds. Raises ResultsError, or FileNotFoundError."""
     try:
-        records = json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(Path(path).read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ResultsError(f"{path}: not valid JSON ({error})") from None
+
+
+def checked(records, path: str | os.PathLike) -> list[dict]:
+    """``records`` of the file ``path``, if they are such. Raises ResultsError, which names the first wrong one."""
     if not isinstance(records, list):
         raise ResultsError(f"{path}: expected a list of records, got {type(records).__name__}")
     for i, found in enumerate(records):
