@@ -183,6 +183,14 @@ def test_sizes_are_in_order_labelled_and_carry_the_ratio():
     assert list(eager.get_ydata()) == [2.8, 2.7, 3.0] and list(graph.get_ydata()) == [0.7, 1.0, 2.6]
 
 
+def test_the_chosen_size_is_marked():
+    assert [t.get_text() for t in plots.sizes(RECORDS, chosen=RECORDS[2]).axes[0].texts].count("chosen") == 1
+    fig = plots.sizes(RECORDS + pair(9.0, 3.0, clock="paced"), chosen=RECORDS[2])
+    measured, modelled = fig.axes
+    (mark,) = [t for t in measured.texts if t.get_text() == "chosen"]
+    assert mark.get_position()[0] == 0 and "chosen" not in [t.get_text() for t in modelled.texts]
+
+
 def test_sources_share_no_panel_and_no_colour():
     mixed = RECORDS + pair(0.9, 0.4, device="ascend", clock="hardware") + pair(9.0, 5.0, clock="paced", width=768)
     fig = plots.sizes(mixed)

@@ -414,8 +414,8 @@ def add_results(path: str | os.PathLike, records: Sequence[dict]) -> list[dict]:
             raise ResultsError(f"new record: {problem}")
     with open(path.with_name(path.name + ".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two processes that merge at once would lose records
-        kept = {_key(r): r for r in load_results(path)} if path.exists() else {}
-        kept |= {_key(r): r for r in records}
+        kept = {kind_of(r): r for r in load_results(path)} if path.exists() else {}
+        kept |= {kind_of(r): r for r in records}
         merged = list(kept.values())
         whole = path.with_name(path.name + ".tmp")
         with open(whole, "w", encoding="utf-8") as file:
@@ -426,5 +426,6 @@ def add_results(path: str | os.PathLike, records: Sequence[dict]) -> list[dict]:
     return merged
 
 
-def _key(r: dict) -> str:
+def kind_of(r: dict) -> str:
+    """What two records have in common if the newer one replaces the older."""
     return json.dumps([r[key] for key in _SAME], sort_keys=True)

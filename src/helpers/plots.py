@@ -173,10 +173,10 @@ def _between(values: Sequence[float], at: float) -> float:
     return values[i] if at == i else values[i] ** (1 - at + i) * values[i + 1] ** (at - i)
 
 
-def sizes(records: Sequence[dict]) -> Figure:
+def sizes(records: Sequence[dict], chosen: dict | None = None) -> Figure:
     """Time of a call, eager and replayed, at each size in ``records`` (results.json), and the ratio between the two.
 
-    One panel per source.
+    One panel per source. The size of the record ``chosen`` is marked.
     """
     pairs = paired(records)
     shown, (labels, axis) = _sources(pairs), _labels(pairs)
@@ -195,6 +195,9 @@ def sizes(records: Sequence[dict]) -> Figure:
         for x, (a, b) in enumerate(zip(e, g, strict=True)):
             # To the left of a rise, which would cross the number.
             ax.annotate(f"{a / b:.2f}×", (x, a), xytext=(4, 8), textcoords="offset points", ha="right", fontsize=9)
+            if own[x].eager is chosen:
+                ax.axvspan(x - 0.35, x + 0.35, color="black", alpha=0.08, linewidth=0)
+                ax.text(x, 0.02, "chosen", transform=ax.get_xaxis_transform(), ha="center", fontsize=8)
         for y, name in _apart([(e[0], "eager"), (g[0], "replay")], 1.25):
             ax.annotate(name, (0, y), xytext=(-8, 0), textcoords="offset points", ha="right", va="center", fontsize=9)
         ax.set_xticks(range(len(own)), [labels[pair.size] for pair in own], fontsize=8)
