@@ -104,6 +104,7 @@ def test_a_size_that_is_measured_anew_replaces_the_old_one():
 def test_controls_are_named_in_the_order_of_the_tab_key(shown):
     controls = explore.explore(RECORDS, seconds=0.01)
     (box,) = shown.widgets
-    rows = [widget for row in box.children[:-1] for widget in row.children]
-    assert [widget.description for widget in rows] == ["width", "tokens", "batch", "clock"]
-    assert rows == list(controls[:4]) and box.children[-1] is controls.status
+    assert box.children == tuple(controls)
+    assert [one.description for one in controls[:4]] == ["width 64", "tokens 16", "batch 1", "clock"]
+    controls.width.value = 32
+    assert controls.width.description == "width 32"

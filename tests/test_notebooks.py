@@ -319,6 +319,18 @@ def test_parameters_are_typed(stem):
 
 
 @every_notebook
+def test_below_each_figure_is_a_sentence_on_what_to_see(stem):
+    waiting = None  # the last figure, until it is explained
+    for cell in load(stem).cells:
+        if cell.cell_type == "markdown" and "What to see" in cell.source:
+            waiting = None
+        if any(kind.startswith("image/") for o in cell.get("outputs", []) for kind in o.get("data", {})):
+            assert waiting is None, f"nothing says what to see in the figure of {waiting}"
+            waiting = cell.id
+    assert waiting is None, f"nothing says what to see in the figure of {waiting}"
+
+
+@every_notebook
 def test_something_is_checked(stem):
     """Comparing outputs proves nothing where no cell asks for it or nothing was saved."""
     marked = [cell for cell in load(stem).cells if checked(cell)]

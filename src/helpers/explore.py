@@ -7,13 +7,14 @@ import ascend_sim
 
 import torch
 from IPython.display import display
-from ipywidgets import Dropdown, HBox, Label, Layout, SelectionSlider, VBox
+from ipywidgets import Dropdown, Label, SelectionSlider, VBox, dlink
 
 from . import bench, device, models, plots
 from .capture import capture
 
 LAYERS = 12
 WIDTHS, TOKENS, BATCHES = (32, 64, 128, 256, 768), (4, 8, 16, 32), (1, 2, 4)
+MOVE = "drag, or the arrow keys left and right"
 COMPUTED_WIDTH = 256  # at most, where a CPU core computes the kernels: a comparison there takes at most 3 s
 
 
@@ -40,18 +41,21 @@ def explore(
     clocks = ("computed", "paced") if simulated else ("hardware",)
 
     def slider(name, options, value):
-        return SelectionSlider(options=options, value=value, description=name, continuous_update=False)
+        # Its own readout would be one more stop of the Tab key, which looks as if one could type there.
+        made = SelectionSlider(options=options, value=value, continuous_update=False, readout=False, tooltip=MOVE)
+        dlink((made, "value"), (made, "description"), lambda value: f"{name} {value}")
+        return made
 
     controls = Controls(
         slider("width", WIDTHS, width),
         slider("tokens", TOKENS, tokens),
         slider("batch", BATCHES, batch),
-        Dropdown(options=clocks, description="clock", layout=Layout(width="14em")),
+        Dropdown(options=clocks, description="clock", tooltip="who tells the time"),
         Label("measuring ..."),
     )
     controls.status.add_class("explore-status")
     *inputs, status = controls
-    display(VBox([HBox(inputs[:2]), HBox(inputs[2:]), status]))
+    display(VBox(controls))
     picture = None
 
     def show(_=None) -> None:
