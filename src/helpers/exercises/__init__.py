@@ -1,6 +1,6 @@
 """The automatic checks of the exercises: ``exercises.check(answer)``. One module for each notebook."""
 
-from . import environment
+from . import environment, results
 from .checking import check
 
-__all__ = ["check", "environment"]
+__all__ = ["check", "environment", "results"]
