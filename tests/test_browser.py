@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ class Lab:
         settings.write_text('{"fetchNews": "false"}')  # as tools/setup_env.py has it: nobody is asked about news
         environment = {name: value for name, value in os.environ.items() if name not in UNSET}
         environment |= {f"JUPYTER_{name.upper()}_DIR": str(folder / name) for name in ("config", "data", "runtime")}
+        environment["IPYTHONDIR"] = str(folder / "ipython")
         options = [
             "--no-browser", "--ServerApp.ip=127.0.0.1", "--ServerApp.port=0", "--IdentityProvider.token=",
             f"--ServerApp.root_dir={self.course}", "--LabApp.news_url=None", "--LabApp.extension_manager=readonly",
@@ -158,15 +160,13 @@ def lab_and_browser(tmp_path_factory):
         pytest.skip(reason)
     run_notebooks.prepare_device()
     folder = tmp_path_factory.mktemp("lab")
-    lab, driver = Lab(folder), None
-    try:
-        driver = browser(folder / "chromium")
+    with ExitStack() as ending:
+        lab = Lab(folder)
+        ending.callback(lab.stop)
+        driver = browser(folder / "chromium")  # while the server starts
+        ending.callback(driver.quit)
         lab.started()
         yield lab, driver
-    finally:
-        if driver is not None:
-            driver.quit()
-        lab.stop()
 
 
 @pytest.fixture

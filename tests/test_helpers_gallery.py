@@ -66,6 +66,13 @@ def test_the_same_twice_is_one_file_and_another_run_is_another(clone, capsys):
     assert new and second.name == first.name.replace(".json", "-2.json") and first.read_bytes() == before
 
 
+def test_noisy_records_are_said_to_be_so(clone, records, capsys):
+    records[0]["runs_ms"] = [3.0, 3.1, 4.0]
+    (clone / "build" / "results.json").write_text(json.dumps(records))
+    assert __main__.main(["submit"]) == 0
+    assert "noisy: the runs of 1 of 2 records differ by over 20%" in capsys.readouterr().out
+
+
 def test_nothing_says_whose_machine_it_is(clone, monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "weathercock")
     monkeypatch.setenv("USER", "rosalind")

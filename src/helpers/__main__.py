@@ -122,10 +122,17 @@ def _check(args) -> int:
 
 def _submit(args) -> int:
     from . import gallery
+    from .bench import load_results
 
-    path, new = gallery.submit(args.file or gallery.ROOT / "build" / "results.json", args.name)
+    file = args.file or gallery.ROOT / "build" / "results.json"
+    path, new = gallery.submit(file, args.name)
     print(f"{'wrote' if new else 'it is there already:'} {os.path.relpath(path)}")
-    if new:
+    records = load_results(file)
+    noisy = sum(max(r["runs_ms"]) - min(r["runs_ms"]) > NOISY * r["median_ms"] for r in records)
+    if noisy:
+        print(f"noisy: the runs of {noisy} of {len(records)} records differ by over {NOISY:.0%}. Other programs used "
+              "the cores: delete the file, measure again, and submit that")  # fmt: skip
+    elif new:
         print("look through it, and send it as a pull request with that one file")
     return 0
 

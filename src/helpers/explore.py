@@ -56,24 +56,17 @@ def explore(
     controls.status.add_class("explore-status")
     *inputs, status = controls
     display(VBox(controls))
-    picture = None
+    picture = display({"text/plain": "measuring ..."}, raw=True, display_id=True)
 
     def show(_=None) -> None:
-        nonlocal picture
         status.value = "measuring ..."
         try:
             found, said = measured(*(one.value for one in inputs), seconds)
-            shown = plots.sizes([*others(records, found), *found], chosen=found[0]).stored()
+            data, metadata = plots.sizes([*others(records, found), *found], chosen=found[0]).stored()
         except Exception as error:  # whatever it is, the sliders go on
-            said, shown = f"{type(error).__name__}: {device.brief(error)}", ({"text/plain": "nothing measured"}, {})
-            if picture is not None:
-                status.value = said
-                return
-        data, metadata = shown
-        if picture is None:
-            picture = display(data, metadata=metadata, raw=True, display_id=True)
-        else:
-            picture.update(data, metadata=metadata, raw=True)
+            status.value = f"{type(error).__name__}: {device.brief(error)}"
+            return
+        picture.update(data, metadata=metadata, raw=True)
         status.value = said
 
     show()
