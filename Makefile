@@ -26,9 +26,9 @@ LAB := --ServerApp.root_dir="$(CURDIR)" --LabApp.news_url=None \
     --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate
 
 # PATH, so that `python` in a terminal of JupyterLab is this .venv's.
-lab: setup ## open the notebooks in JupyterLab
+lab: setup ## open the front page of the notebooks in JupyterLab
 	@PATH="$(CURDIR)/$(VENV):$$PATH" $(VENV)/python -m jupyterlab $(LAB) $$([ "$$(id -u)" != 0 ] || echo --allow-root) \
-	    $(ARGS) notebooks/01_set_up_environment.ipynb
+	    $(ARGS) notebooks/index.ipynb
 
 test: setup ## run the whole test suite
 	@$(VENV)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)

@@ -4,7 +4,7 @@ from base64 import b64decode
 from collections import namedtuple
 
 import helpers  # noqa: F401  before torch
-from helpers import levers, plots
+from helpers import gallery, levers, plots
 from helpers.bench import _FIELDS
 
 import pytest
@@ -59,6 +59,12 @@ def gains(full):
     return [levers.Gain(case, {"width": 768}, "paced", b, a) for case, b, a in zip(cases, befores, afters, strict=True)]
 
 
+MACHINE = {"npu": None, "cpu": "EPYC", "cores": 2, "date": "2026-01-02", "name": None}
+MACHINES = [
+    gallery.Submission("a.json", MACHINE, RECORDS),
+    gallery.Submission("b.json", MACHINE | {"name": "a laptop"}, pair(2.0, 1.0, tqe=1) + pair(2.1, 0.9)),
+    gallery.Submission("c.json", MACHINE | {"npu": "910B"}, pair(9.0, 3.0, device="ascend", clock="hardware")),
+]
 PREDICTED = {1: ((5.0, 5.1), (1.2, 1.2)), 8: ((5.0, 5.6), (1.9, 1.9)), 32: ((6.8, 7.1), (6.8, 6.9))}
 SIMULATED = "measured on the simulated device"
 FIGURES = {
@@ -71,6 +77,7 @@ FIGURES = {
     "break_even": (lambda: plots.break_even(3.0, 1.0, 40.0, note="torch 2.13.0"), 1),
     "rates": (lambda: plots.rates({"one": RATES, "two": RATES}, "molecules", "Rates", note="torch 2.13.0"), 1),
     "levers": (lambda: plots.levers_figure(gains(full=True), gains(full=False)), 3),
+    "machines": (lambda: plots.machines(MACHINES), 2),
     "break_even, never": (lambda: plots.break_even(3.0, 3.1, 40.0, note="torch 2.13.0"), 1),
 }
 
@@ -176,6 +183,14 @@ def test_sizes_are_in_order_labelled_and_carry_the_ratio():
     assert list(eager.get_ydata()) == [2.8, 2.7, 3.0] and list(graph.get_ydata()) == [0.7, 1.0, 2.6]
 
 
+def test_the_chosen_size_is_marked():
+    assert [t.get_text() for t in plots.sizes(RECORDS, chosen=RECORDS[2]).axes[0].texts].count("chosen") == 1
+    fig = plots.sizes(RECORDS + pair(9.0, 3.0, clock="paced"), chosen=RECORDS[2])
+    measured, modelled = fig.axes
+    (mark,) = [t for t in measured.texts if t.get_text() == "chosen"]
+    assert mark.get_position()[0] == 0 and "chosen" not in [t.get_text() for t in modelled.texts]
+
+
 def test_sources_share_no_panel_and_no_colour():
     mixed = RECORDS + pair(0.9, 0.4, device="ascend", clock="hardware") + pair(9.0, 5.0, clock="paced", width=768)
     fig = plots.sizes(mixed)
@@ -189,6 +204,25 @@ def test_sources_share_no_panel_and_no_colour():
     rules = [line for line in measured.lines if line.get_color() == plots.SOURCES["modelled"].color]
     assert len(rules) == 3 + 1, "a rule each for three sources, and the modelled point"
     assert {line.get_color() for line in reported.lines if line.get_marker() == "^"} == {black}
+
+
+def test_machines_have_a_line_each_and_sources_a_panel_and_a_colour_each():
+    fig = plots.machines(MACHINES)
+    ascend, simulated = fig.axes
+    lines = [[line for line in ax.lines if line.get_marker() not in ("", "None")] for ax in fig.axes]
+    assert [[list(line.get_ydata()) for line in panel] for panel in lines] == [
+        [[3.0]],
+        [[4.0, 2.7, 3.0 / 2.6], [pytest.approx(2.1 / 0.9)], [2.0]],
+    ]
+    colors = [{line.get_color() for line in panel} for panel in lines]
+    assert colors == [{plots.SOURCES["measured on Ascend"].color}, {plots.SOURCES[SIMULATED].color}]
+    assert ascend.get_title("left") == "1: 910B, EPYC, 2 cores, 2026-01-02, tqe 0"
+    assert simulated.get_title("left").splitlines()[1:] == [
+        "2: a laptop, 2 cores, 2026-01-02, tqe 0",
+        "3: a laptop, 2 cores, 2026-01-02, tqe 1",
+    ]
+    with pytest.raises(ValueError, match="no machine has a size with both"):
+        plots.machines([gallery.Submission("d.json", MACHINE, RECORDS[:1])])
 
 
 def test_a_pair_never_mixes_devices_or_task_queues():

@@ -56,11 +56,20 @@ def change_streams(notebook):
     outputs.append(new_output("stream", name="stdout", text=" 10%\r 50%\r100%\n"))
 
 
+def change_widgets(notebook):
+    view = {"application/vnd.jupyter.widget-view+json": {"model_id": "a"}, "text/plain": "VBox(...)"}
+    notebook.cells[1].outputs.insert(0, new_output("display_data", view))
+    notebook.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": {"state": {}}}
+
+
 def change_paths(notebook):
     notebook.cells[1].outputs[0].text = f"wrote {nbtidy.ROOT}/build/results.json\n"
 
 
-@pytest.mark.parametrize("change", [change_ids, change_counts, change_metadata, change_streams, change_paths])
+CHANGES = change_ids, change_counts, change_metadata, change_streams, change_paths, change_widgets
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_is_found_and_mended(change):
     notebook = clean()
     change(notebook)
@@ -71,7 +80,7 @@ def test_is_found_and_mended(change):
 
 def test_mending_keeps_what_matters():
     notebook = clean()
-    for change in (change_ids, change_metadata, change_streams):
+    for change in (change_ids, change_metadata, change_streams, change_widgets):
         change(notebook)
     mended = nbformat.reads(nbtidy.tidied(text_of(notebook))[0], as_version=4)
     assert mended.cells[0].id == "capture-a-graph"
@@ -127,7 +136,6 @@ def figure(size):
         (set_source("   "), "empty"),
         (set_source("open('/" + "tmp/x')"), "path of one machine"),
         (add_output(figure(60_001)), "figure of 60 KB"),
-        (add_output({"application/vnd.jupyter.widget-view+json": {"model_id": "a"}}), "a widget"),
         (add_output({"text/html": "x" * 300_000}), "limit 300 KB"),
         (lambda notebook: notebook.cells[1].metadata.update(tags=["raises-exception"]), "papermill does not honour it"),
     ],

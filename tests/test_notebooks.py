@@ -130,6 +130,7 @@ def workshop(kernels, tmp_path_factory):
     run_notebooks.prepare_device()
     folder = tmp_path_factory.mktemp("course") / "notebooks"
     shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    shutil.copytree(ROOT / "results", folder.parent / "results")  # notebook 5 shows the gallery
     (folder.parent / "build").mkdir()
     return folder
 
@@ -316,6 +317,18 @@ def test_parameters_are_typed(stem):
     declared = run_notebooks.declared_parameters(FOLDER / f"{stem}.ipynb")
     assert set(declared) == {line.target.id for line in body}
     assert declared.get("quick", {}).get("default") == "True"
+
+
+@every_notebook
+def test_below_each_figure_is_a_sentence_on_what_to_see(stem):
+    waiting = None  # the last figure, until it is explained
+    for cell in load(stem).cells:
+        if cell.cell_type == "markdown" and "What to see" in cell.source:
+            waiting = None
+        if any(kind.startswith("image/") for o in cell.get("outputs", []) for kind in o.get("data", {})):
+            assert waiting is None, f"nothing says what to see in the figure of {waiting}"
+            waiting = cell.id
+    assert waiting is None, f"nothing says what to see in the figure of {waiting}"
 
 
 @every_notebook

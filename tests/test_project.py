@@ -159,7 +159,7 @@ def test_python_commands_exist():
                 subcommand = (words[0],) if "helpers" in found.group(1) and words else ()
                 options = {word for word in words if word.startswith("-")}
                 asked.setdefault((*found.group(1).split(), *subcommand), set()).update(options)
-    assert {key[2] for key in asked if key[:2] == ("-m", "helpers")} == {"doctor", "run", "compare", "check"}
+    assert {key[2] for key in asked if key[:2] == ("-m", "helpers")} == {"doctor", "run", "compare", "check", "submit"}
     for words, options in asked.items():
         if words[-1].endswith(".py"):
             assert (ROOT / words[-1]).is_file(), words

@@ -110,6 +110,9 @@ def fix_outputs(notebook: NotebookNode) -> Iterator[str]:
             if output.get("name") == "stderr":
                 yield f"cell {cell.id}: stderr: {output.text.strip()[:80]!r}"
                 continue
+            if any("widget" in kind for kind in output.get("data", {})):
+                yield f"cell {cell.id}: a widget, which a saved notebook cannot show"
+                continue
             if output.output_type == "stream" and outputs and outputs[-1].get("name") == output.name:
                 yield f"cell {cell.id}: its printed text is in pieces"
                 outputs[-1].text += output.text
@@ -157,8 +160,6 @@ def unmendable(notebook: NotebookNode, size: int) -> Iterator[str]:
                 if path := MACHINE_PATH.search(holder[key]):
                     yield f"cell {cell.id}: path of one machine in the output: {path.group()}"
             for kind, data in output.get("data", {}).items():
-                if "widget" in kind:
-                    yield f"cell {cell.id}: a widget, which a saved notebook cannot show"
                 if kind.startswith("image/") and kind != "image/svg+xml":
                     figure = len(base64.b64decode(data))
                     if figure > FIGURE_LIMIT:

@@ -1,9 +1,9 @@
-"""``python -m helpers doctor | run MODEL | compare [MODEL] | check FACTORY``.
+"""``python -m helpers doctor | run MODEL | compare [MODEL] | check FACTORY | submit [FILE]``.
 
 Exit code 0: fine, 1: a check failed, 2: bad usage.
 
 compare without a model runs the article's table: four models and their levers, modelled at full size, measured small.
-check says whether your own model is ready for a graph.
+check says whether your own model is ready for a graph. submit puts the results of this machine beside those of others.
 """
 
 import argparse
@@ -63,6 +63,9 @@ def main(argv: list[str] | None = None) -> int:
     )  # fmt: skip
     check.add_argument("--train", action="store_true", help="forward and backward instead of forward")
     check.add_argument("--json", action="store_true", help="the report as JSON on stdout")
+    submit = commands.add_parser("submit", help="put the results of this machine into the folder results/")
+    submit.add_argument("file", type=Path, nargs="?", metavar="FILE", help="a results file; default build/results.json")
+    submit.add_argument("--name", metavar="WORDS", help="what to call this kind of machine, such as 'Atlas 800T A2'")
     args = parser.parse_args(argv)
     if args.command == "doctor":
         return doctor()
@@ -77,6 +80,8 @@ def main(argv: list[str] | None = None) -> int:
     if args.command == "check":
         return _check(args)
     try:
+        if args.command == "submit":
+            return _submit(args)
         if args.json and args.json.exists():
             load_results(args.json)  # a broken file shows before the work, not after it
         if args.command == "compare" and not args.model:
@@ -113,6 +118,23 @@ def _check(args) -> int:
         return _fail(error, 2)
     print(json.dumps(report.to_dict(), indent=1, allow_nan=False) if args.json else report)
     return 0 if report.ready else 1
+
+
+def _submit(args) -> int:
+    from . import gallery
+    from .bench import load_results
+
+    file = args.file or gallery.ROOT / "build" / "results.json"
+    path, new = gallery.submit(file, args.name)
+    print(f"{'wrote' if new else 'it is there already:'} {os.path.relpath(path)}")
+    records = load_results(file)
+    noisy = sum(max(r["runs_ms"]) - min(r["runs_ms"]) > NOISY * r["median_ms"] for r in records)
+    if noisy:
+        print(f"noisy: the runs of {noisy} of {len(records)} records differ by over {NOISY:.0%}. Other programs used "
+              "the cores: delete the file, measure again, and submit that")  # fmt: skip
+    elif new:
+        print("look through it, and send it as a pull request with that one file")
+    return 0
 
 
 def _made_by(name: str) -> tuple:

@@ -357,10 +357,19 @@ def record(
 
 def load_results(path: str | os.PathLike) -> list[dict]:
     """Read and check a results file. Raises ResultsError, or FileNotFoundError."""
+    return checked(read_json(path), path)
+
+
+def read_json(path: str | os.PathLike):
+    """What a JSON file holds. Raises ResultsError, or FileNotFoundError."""
     try:
-        records = json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(Path(path).read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ResultsError(f"{path}: not valid JSON ({error})") from None
+
+
+def checked(records, path: str | os.PathLike) -> list[dict]:
+    """``records`` of the file ``path``, if they are such. Raises ResultsError, which names the first wrong one."""
     if not isinstance(records, list):
         raise ResultsError(f"{path}: expected a list of records, got {type(records).__name__}")
     for i, found in enumerate(records):
@@ -405,8 +414,8 @@ def add_results(path: str | os.PathLike, records: Sequence[dict]) -> list[dict]:
             raise ResultsError(f"new record: {problem}")
     with open(path.with_name(path.name + ".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two processes that merge at once would lose records
-        kept = {_key(r): r for r in load_results(path)} if path.exists() else {}
-        kept |= {_key(r): r for r in records}
+        kept = {kind_of(r): r for r in load_results(path)} if path.exists() else {}
+        kept |= {kind_of(r): r for r in records}
         merged = list(kept.values())
         whole = path.with_name(path.name + ".tmp")
         with open(whole, "w", encoding="utf-8") as file:
@@ -417,5 +426,6 @@ def add_results(path: str | os.PathLike, records: Sequence[dict]) -> list[dict]:
     return merged
 
 
-def _key(r: dict) -> str:
+def kind_of(r: dict) -> str:
+    """What two records have in common if the newer one replaces the older."""
     return json.dumps([r[key] for key in _SAME], sort_keys=True)

@@ -8,6 +8,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from io import BytesIO
+from textwrap import fill
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
@@ -16,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from PIL import Image
 
-from . import levers, models
+from . import gallery, levers, models
 
 
 class Style(NamedTuple):
@@ -172,10 +173,10 @@ def _between(values: Sequence[float], at: float) -> float:
     return values[i] if at == i else values[i] ** (1 - at + i) * values[i + 1] ** (at - i)
 
 
-def sizes(records: Sequence[dict]) -> Figure:
+def sizes(records: Sequence[dict], chosen: dict | None = None) -> Figure:
     """Time of a call, eager and replayed, at each size in ``records`` (results.json), and the ratio between the two.
 
-    One panel per source.
+    One panel per source. The size of the record ``chosen`` is marked.
     """
     pairs = paired(records)
     shown, (labels, axis) = _sources(pairs), _labels(pairs)
@@ -194,6 +195,9 @@ def sizes(records: Sequence[dict]) -> Figure:
         for x, (a, b) in enumerate(zip(e, g, strict=True)):
             # To the left of a rise, which would cross the number.
             ax.annotate(f"{a / b:.2f}×", (x, a), xytext=(4, 8), textcoords="offset points", ha="right", fontsize=9)
+            if own[x].eager is chosen:
+                ax.axvspan(x - 0.35, x + 0.35, color="black", alpha=0.08, linewidth=0)
+                ax.text(x, 0.02, "chosen", transform=ax.get_xaxis_transform(), ha="center", fontsize=8)
         for y, name in _apart([(e[0], "eager"), (g[0], "replay")], 1.25):
             ax.annotate(name, (0, y), xytext=(-8, 0), textcoords="offset points", ha="right", va="center", fontsize=9)
         ax.set_xticks(range(len(own)), [labels[pair.size] for pair in own], fontsize=8)
@@ -204,6 +208,41 @@ def sizes(records: Sequence[dict]) -> Figure:
         ax.set_xlabel(axis)
     panels[0, 0].set_ylabel("time of a call (ms, log)")
     return _finish(fig, "Eager against replay: the number is the speed-up", shown, _stamp(records))
+
+
+def machines(submissions: Sequence[gallery.Submission]) -> Figure:
+    """The speed-up on each machine of a gallery over the sizes of the molecule model: a line for a machine and a level
+    of its task queue, a panel for a source. Raises ValueError if there is nothing to compare.
+    """
+    found = by_machine(submissions)
+    if not found:
+        raise ValueError("no machine has a size with both an eager and a graph record")
+    labels, axis = _labels(sorted((p for lines in found.values() for own in lines.values() for p in own),
+                                  key=lambda pair: pair.size))  # fmt: skip
+    names = [
+        "\n".join(fill(f"{n}: {name}", 60, subsequent_indent="    ") for n, name in enumerate(lines, 1))
+        for lines in found.values()
+    ]
+    size = 3.8 + 2.9 * len(found), 3.3 + 0.17 * max(name.count("\n") for name in names)
+    fig, panels = plt.subplots(1, len(found), FigureClass=Picture, figsize=size, sharey=True, squeeze=False)
+    for ax, name, (source, lines) in zip(panels[0], names, found.items(), strict=True):
+        style = SOURCES[source]
+        shown = [label for size, label in labels.items() if any(p.size == size for own in lines.values() for p in own)]
+        for number, pairs in enumerate(lines.values(), 1):
+            x = [shown.index(labels[pair.size]) for pair in pairs]
+            y = [pair.eager["median_ms"] / pair.graph["median_ms"] for pair in pairs]
+            ax.plot(x, y, color=style.color, marker=style.marker, linewidth=1)
+            ax.annotate(str(number), (x[0], y[0]), xytext=(-8, 0), textcoords="offset points", ha="right",
+                        va="center", fontsize=9)  # fmt: skip
+        ax.axhline(1, color="black", linewidth=0.8, linestyle=":")
+        ax.set_xticks(range(len(shown)), shown, fontsize=8)
+        ax.set_xlim(-0.6, len(shown) - 0.5)
+        ax.margins(y=0.15)
+        ax.set_xlabel(f"{axis}, tqe: TASK_QUEUE_ENABLE")
+        ax.set_title(name, loc="left", fontsize=8)
+    panels[0, 0].set_ylabel("speed-up, eager / replay")
+    stamp = _stamp([r for lines in found.values() for own in lines.values() for p in own for r in (p.eager, p.graph)])
+    return _finish(fig, "The speed-up on each machine of the gallery", list(found), stamp)
 
 
 def speedup(records: Sequence[dict], reported: Sequence[tuple] = REPORTED) -> Figure:
@@ -492,8 +531,11 @@ class Pair(NamedTuple):
     graph: dict
 
 
-def paired(records: Sequence[dict]) -> list[Pair]:
-    """Every size that has both modes, smallest first. A pair never mixes models, devices, clocks or task queues."""
+def paired(records: Sequence[dict], empty: bool = False) -> list[Pair]:
+    """Every size that has both modes, smallest first. A pair never mixes models, devices, clocks or task queues.
+
+    Raises ValueError if there is none, unless that is allowed (``empty``).
+    """
     found: dict[tuple, dict[str, dict]] = {}
     several = len({r["tqe"] for r in records if r["levers"] is None}) > 1
     for r in records:
@@ -502,9 +544,21 @@ def paired(records: Sequence[dict]) -> list[Pair]:
         size = (*r["shape"].items(), ("batch", r["batch"]), *([("task queue", r["tqe"])] if several else []))
         found.setdefault((source_of(r), size, r["model"], r["tqe"]), {})[r["mode"]] = r
     pairs = [Pair(*key[:2], **modes) for key, modes in found.items() if len(modes) == 2]
-    if not pairs:
+    if not pairs and not empty:
         raise ValueError("no size has both an eager and a graph record")
     return sorted(pairs, key=lambda pair: pair.size)
+
+
+def by_machine(submissions: Sequence[gallery.Submission], model: str = "genmol") -> dict[str, dict[str, list[Pair]]]:
+    """{source: {machine and task queue: its pairs, smallest size first}}: what may share a table, and what a line."""
+    found: dict[str, dict[str, list[Pair]]] = {}
+    for one in submissions:
+        for level in sorted({r["tqe"] for r in one.records}):
+            # Alone, so that a pair has no other machine's half and no task queue in its size.
+            own = [r for r in one.records if r["model"] == model and r["tqe"] == level]
+            for pair in paired(own, empty=True):
+                found.setdefault(pair.source, {}).setdefault(f"{one.label}, tqe {level}", []).append(pair)
+    return {source: found[source] for source in SOURCES if source in found}
 
 
 def _labels(pairs: Sequence[Pair]) -> tuple[dict[tuple, str], str]:

@@ -1,6 +1,17 @@
 """The automatic checks of the exercises: ``exercises.check(answer)``. One module for each notebook."""
 
-from . import capturing, eager, environment, generation, lever, own_model, pitfalls, prediction, training
+from . import (
+    capturing,
+    eager,
+    environment,
+    generation,
+    lever,
+    own_model,
+    pitfalls,
+    prediction,
+    results,
+    training,
+)
 from .checking import check
 
 __all__ = [
@@ -13,5 +24,6 @@ __all__ = [
     "own_model",
     "pitfalls",
     "prediction",
+    "results",
     "training",
 ]
