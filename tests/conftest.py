@@ -23,20 +23,30 @@ import torch_npu  # noqa: E402, F401
 torch.set_num_threads(1)  # as the device: the bits of a sum depend on it
 
 
+room = None  # the file that this process has locked
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
-    """Where several processes share the tests, one that is marked `timed` runs while no other test does."""
+def pytest_runtest_protocol(item, nextitem):
+    """Where several processes share the tests, those that are marked `timed` run while no other test does."""
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return (yield)
-    kind = fcntl.LOCK_EX if item.get_closest_marker("timed") else fcntl.LOCK_SH
-    with open(__file__) as gate, open(Path(__file__).parent / "processes.py") as room:  # any two files to lock
-        fcntl.flock(gate, kind)  # who waits for the room keeps the gate shut, or others would pass and keep it busy
-        fcntl.flock(room, kind)
-        fcntl.flock(gate, fcntl.LOCK_UN)
-        try:
-            return (yield)
-        finally:
+    global room
+    timed, more = (each is not None and each.get_closest_marker("timed") is not None for each in (item, nextitem))
+    if room is None:
+        kind = fcntl.LOCK_EX if timed else fcntl.LOCK_SH
+        room = os.open(Path(__file__).parent / "processes.py", os.O_RDONLY)  # any two files to lock
+        with open(__file__) as gate:
+            fcntl.flock(gate, kind)  # who waits for the room keeps the gate shut, or others would pass and keep it busy
+            fcntl.flock(room, kind)
+            fcntl.flock(gate, fcntl.LOCK_UN)
+    try:
+        return (yield)
+    finally:
+        if not (timed and more):  # to wait for the others once is enough
             fcntl.flock(room, fcntl.LOCK_UN)  # closing is not enough where a test has forked
+            os.close(room)
+            room = None
 
 
 @pytest.fixture
