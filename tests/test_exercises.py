@@ -14,7 +14,7 @@ import nbformat
 import pytest
 import run_notebooks
 import torch
-from test_notebooks import FOLDER, LINK, STEMS, cells, differences, kernels, load, run, warnings_shown  # noqa: F401
+from test_notebooks import FOLDER, LINK, STEMS, cells, differences, kernels, load, printed, run, warnings_shown  # noqa: F401
 
 CALL = re.compile(r"^exercises\.check\((\w+)\)$", re.M)
 
@@ -24,10 +24,6 @@ def exercises_of(notebook) -> dict[str, nbformat.NotebookNode]:
     tagged = [cell for cell in cells(notebook, "code") if "exercise" in cell.metadata.get("tags", [])]
     assert all(len(CALL.findall(cell.source)) == 1 for cell in tagged), [cell.id for cell in tagged]
     return {CALL.search(cell.source).group(1): cell for cell in tagged}
-
-
-def said(cell) -> str:
-    return "".join(output.get("text", "") for output in cell.outputs)
 
 
 def signature(cell, name: str) -> str:
@@ -40,8 +36,8 @@ def test_notebook_and_solutions_have_the_same_exercises(stem):
     assert len(stubs) >= 2 and list(stubs) == list(solved)
     for name in stubs:
         assert signature(stubs[name], name) == signature(solved[name], name)
-        assert said(stubs[name]).startswith(("to do: ", "not yet: ")), "as committed, a stub is not solved"
-        assert said(solved[name]).startswith("solved: ")
+        assert printed(stubs[name]).startswith(("to do: ", "not yet: ")), "as committed, a stub is not solved"
+        assert printed(solved[name]).startswith("solved: ")
 
 
 @pytest.mark.parametrize("stem", STEMS)
@@ -67,7 +63,7 @@ def test_solutions_pass(stem, kernels, tmp_path):  # noqa: F811
     folder = tmp_path / "notebooks"
     shutil.copytree(FOLDER / "solutions", folder / "solutions")
     executed = run(folder / "solutions" / f"{stem}.ipynb", tmp_path / "executed.ipynb")
-    found = {name: said(cell) for name, cell in exercises_of(executed).items()}
+    found = {name: printed(cell) for name, cell in exercises_of(executed).items()}
     assert found and {name: text for name, text in found.items() if not text.startswith("solved: ")} == {}
     assert differences(load(f"solutions/{stem}"), executed) == []
     assert warnings_shown(executed) == []

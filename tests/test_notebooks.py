@@ -169,6 +169,10 @@ def differences(saved, executed) -> list[str]:
     return found
 
 
+def printed(cell) -> str:
+    return "".join(output.get("text", "") for output in cell.outputs)
+
+
 def executed_cells(notebook) -> int:
     return sum(cell.execution_count is not None and bool(cell.source.strip()) for cell in cells(notebook, "code"))
 
@@ -201,6 +205,9 @@ def test_runs_twice_and_says_the_same(stem, workshop):
     assert all(cell.metadata.papermill.duration >= ONCE_LIMIT for cell in once) and len(once) <= 2
     assert differences(saved, executed) == []
     assert warnings_shown(executed) == []
+    stubs = [cell for cell in cells(executed, "code") if "exercise" in cell.metadata.get("tags", [])]
+    solved = [cell.id for cell in stubs if not printed(cell).startswith(("to do: ", "not yet: "))]
+    assert stubs and solved == [], "an exercise must fail its check until somebody solves it"
 
 
 @pytest.mark.notebook
