@@ -17,12 +17,12 @@ import ascend_sim
 ascend_sim.load()
 
 import pytest  # noqa: E402
+import run_notebooks  # noqa: E402
 import torch  # noqa: E402
 import torch_npu  # noqa: E402, F401
+from processes import UNSET  # noqa: E402
 
 torch.set_num_threads(1)  # as the device: the bits of a sum depend on it
-
-
 room = None  # the file that this process has locked
 
 
@@ -100,3 +100,14 @@ def verdict(capsys):
         return capsys.readouterr().out.strip()
 
     return said
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    """Quiet kernels, whose files go to a temporary folder, and which start as from a user's shell."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in UNSET:  # some were set above, for this process
+            patch.delenv(name, raising=False)
+        patch.setenv("IPYTHONDIR", "")  # quiet_kernels changes it; put it back afterwards
+        run_notebooks.quiet_kernels(tmp_path_factory.mktemp("ipython"))
+        yield

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import run_notebooks
+from course import ROOT, cells, load
 from processes import UNSET
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException
@@ -23,7 +24,6 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
-from test_notebooks import ROOT, cells, load
 
 pytestmark = pytest.mark.notebook
 STEM = "05_plot_the_results"

@@ -14,7 +14,7 @@ import nbformat
 import pytest
 import run_notebooks
 import torch
-from test_notebooks import FOLDER, LINK, STEMS, cells, differences, kernels, load, printed, run, warnings_shown  # noqa: F401
+from course import FOLDER, LINK, STEMS, cells, differences, every_notebook, load, printed, run, warnings_shown
 
 CALL = re.compile(r"^exercises\.check\((\w+)\)$", re.M)
 
@@ -30,7 +30,7 @@ def signature(cell, name: str) -> str:
     return re.search(rf"^def {name}\((.*?)\)", cell.source, re.M).group(1)
 
 
-@pytest.mark.parametrize("stem", STEMS)
+@every_notebook
 def test_notebook_and_solutions_have_the_same_exercises(stem):
     stubs, solved = exercises_of(load(stem)), exercises_of(load(f"solutions/{stem}"))
     assert len(stubs) >= 2 and list(stubs) == list(solved)
@@ -40,7 +40,7 @@ def test_notebook_and_solutions_have_the_same_exercises(stem):
         assert printed(solved[name]).startswith("solved: ")
 
 
-@pytest.mark.parametrize("stem", STEMS)
+@every_notebook
 def test_each_exercise_has_a_number_a_hint_and_its_solution_at_hand(stem):
     markdown = cells(load(stem), "markdown")
     (section,) = [i for i, cell in enumerate(markdown) if re.search(r"^## Exercises$", cell.source, re.M)]
@@ -57,8 +57,8 @@ def test_every_check_belongs_to_one_notebook():
 
 
 @pytest.mark.notebook
-@pytest.mark.parametrize("stem", STEMS)
-def test_solutions_pass(stem, kernels, tmp_path):  # noqa: F811
+@every_notebook
+def test_solutions_pass(stem, kernels, tmp_path):
     run_notebooks.prepare_device()
     folder = tmp_path / "notebooks"
     shutil.copytree(FOLDER / "solutions", folder / "solutions")
@@ -69,7 +69,7 @@ def test_solutions_pass(stem, kernels, tmp_path):  # noqa: F811
     assert warnings_shown(executed) == []
 
 
-@pytest.mark.parametrize("stem", STEMS)
+@every_notebook
 def test_links_of_solutions_resolve(stem):
     path = Path(f"{stem}.ipynb")
     markdown = cells(load(f"solutions/{stem}"), "markdown")
