@@ -13,6 +13,7 @@ from ascend_sim.pacing import Constant
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 here = helpers.activate(verbose=False)
 pytestmark = [
@@ -621,3 +622,29 @@ def test_python_and_the_device_count_alike():
 def test_nothing_is_paced_without_a_simulated_device(run_python):
     done = run_python("import ascend_sim\nwith ascend_sim.paced(): pass")
     assert "nothing to pace" in done.stderr
+
+
+def test_torch_npu_orders_no_mask_of_a_graph_after_the_attention_before_it():
+    """Notebook 10's race, in modelled times. Should a torch_npu order them, `helpers check` must lose its finding."""
+
+    def two(q, x):
+        return F.scaled_dot_product_attention(q, q, q, dropout_p=0.5), F.dropout(x, 0.5)
+
+    def attention_and_second_mask(call):
+        with ascend_sim.trace() as spans:
+            call()
+            torch.npu.synchronize()
+        (attention,) = (span for span in spans if "FlashAttention" in span.name)
+        _, second = (span for span in spans if "DropoutGenMask" in span.name)
+        return attention, second
+
+    with ascend_sim.paced():
+        q, x = torch.randn(4, 16, 512, 64, device="npu"), torch.ones(1024, device="npu")
+        two(q, x)
+        graph = torch.npu.NPUGraph()
+        with torch.npu.graph(graph):
+            two(q, x)
+        attention, second = attention_and_second_mask(lambda: two(q, x))
+        assert second.started >= attention.ended
+        attention, second = attention_and_second_mask(graph.replay)
+        assert second.stream != attention.stream and second.started < attention.ended
