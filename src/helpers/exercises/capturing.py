@@ -52,16 +52,22 @@ def capture_safely(answer) -> str:
         raise Wrong("a call overwrites the example, which is its owner's: make the static input a copy of it")
     for what, x in {
         "shape [1, 4] instead of [3, 4]": draw(1, 4, seed=3),
+        "shape [2, 4] instead of [3, 4]": draw(2, 4, seed=3),
         "dtype int64 instead of float32": torch.ones(3, 4, dtype=torch.int64),
     }.items():
         try:
             call(x)
-        except Exception:
+        except ValueError:
             continue
+        except Exception as error:
+            raise Wrong(
+                f"an input of {what} raises {type(error).__name__}, and not a ValueError of your own: compare shape and "
+                "dtype before you copy anything"
+            ) from None
         raise Wrong(f"an input of {what} is taken: copy_ broadcasts and converts, without a word. Compare before it")
     if not torch.equal(call(inputs[0]).cpu(), expected[0].cpu()):
         raise Wrong("after an input that was refused the answers are wrong: compare before you copy anything")
-    return "fresh inputs, kept outputs, and both wrong inputs refused: what helpers.capture does, with clone=True"
+    return "fresh inputs, kept outputs, and both wrong inputs refused: what helpers.capture gives, called with clone=True"
 
 
 def _reserved() -> int:

@@ -99,6 +99,7 @@ def make_sampler(answer) -> str:
     shape = 64, 64
     model, example = _Model(2.0), draw(*shape, seed=0).npu()
     sample = answer(model, example)
+    taken = [torch.full((), 7.0, device="npu") for _ in range(64)]  # whatever memory is free by now
     if not callable(sample):
         raise Wrong(f"return the function sample; yours is a {type(sample).__name__}")
     calls, x = model.calls, draw(*shape, seed=1).npu()
@@ -107,10 +108,11 @@ def make_sampler(answer) -> str:
         raise Wrong(f"sample returns a tensor of the shape of its input, here {list(shape)}")
     if model.calls != calls:
         raise Wrong("sample goes through Python again: it should copy in and replay")
+    del taken
     if not torch.equal(y.cpu(), model.right(x)):
         raise Wrong(
             "at temperature 0 the noise is still there: a Python number is written into the graph, so a new one does "
-            "not reach it. Hold the temperature in a tensor on the device, and fill_ that"
+            "not reach it, and neither does a new tensor of that name. Hold the temperature in one tensor, and fill_ that"
         )
     zero = torch.full(shape, -0.5, device="npu")  # model(zero) is 0, so that what is left is the noise
 
@@ -123,7 +125,10 @@ def make_sampler(answer) -> str:
         first, second = noise(1.0, seed=3), noise(1.0)
         again, doubled = noise(1.0, seed=3), noise(2.0, seed=3)
     if torch.equal(first, second):
-        raise Wrong("two calls give the same noise: what Python draws, or nobody draws, is frozen. Draw on the device")
+        raise Wrong(
+            "two calls give the same noise: what Python draws is frozen, and torch.normal(0., 1., size) records nothing "
+            "in a capture. torch.randn_like draws on the device at each replay"
+        )
     if first.min() == first.max():
         raise Wrong("all elements get the same number: the noise has the shape of the output")
     if not torch.equal(first, again):
@@ -237,4 +242,5 @@ def graph_for_each_branch(answer) -> str:
             if ran != 1:
                 raise Wrong(f"one call replays {ran:.0f} branches: let Python look at the sign first, and replay one")
     times = "once" if reads.count == 1 else f"{reads.count} times"
-    return f"one branch runs and the others cost nothing, but to decide, the host waits {times} in each call"
+    more = "" if reads.count == 1 else ". Once is enough: read the sign of the sum"
+    return f"one branch runs and the others cost nothing, but to decide, the host waits {times} in each call{more}"
