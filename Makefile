@@ -23,12 +23,12 @@ run: setup ## run the whole course into build/: notebooks, results.json
 
 # The server fetches nothing by itself: no news, no check for a newer JupyterLab. Root (a container) must be allowed by name.
 LAB := --ServerApp.root_dir="$(CURDIR)" --LabApp.news_url=None \
-    --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate
+    --LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate --LabApp.default_url=/lab/tree/notebooks/index.ipynb
 
 # PATH, so that `python` in a terminal of JupyterLab is this .venv's.
 lab: setup ## open the front page of the notebooks in JupyterLab
 	@PATH="$(CURDIR)/$(VENV):$$PATH" $(VENV)/python -m jupyterlab $(LAB) $$([ "$$(id -u)" != 0 ] || echo --allow-root) \
-	    $(ARGS) notebooks/index.ipynb
+	    $(ARGS)
 
 test: setup ## run the whole test suite
 	@$(VENV)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)

@@ -142,6 +142,24 @@ def test_make_sampler(noise, says, verdict):
     assert verdict(sampler(noise)).startswith(says)
 
 
+def test_make_sampler_with_a_temperature_of_the_same_name(verdict):
+    def make_sampler(model, example):
+        static, temperature = example.clone(), torch.ones((), device="npu")
+        graph = torch.npu.NPUGraph()
+        with torch.npu.graph(graph):
+            y = model(static) + temperature * torch.randn_like(static)
+
+        def sample(x, new):
+            static.copy_(x)
+            temperature = torch.tensor(new, device="npu")  # noqa: F841
+            graph.replay()
+            return y.clone()
+
+        return sample
+
+    assert verdict(make_sampler).startswith("not yet: at temperature 0 the noise is still there")
+
+
 def test_make_sampler_with_a_frozen_temperature(verdict):
     assert verdict(sampler(torch.randn_like, frozen=True)).startswith(
         "not yet: at temperature 0 the noise is still there"

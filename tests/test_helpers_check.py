@@ -498,7 +498,7 @@ def test_the_command_says_ready_and_keeps_prints_apart(capsys):
     ("factory", "says"),
     [
         ("check_modules", "'check_modules' is not of the form package.module:factory"),
-        ("no_such_module:make", "no_such_module:make: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("no_such_module:make", "no_such_module:make: No module named 'no_such_module': it is looked for in the"),
         ("check_modules:nothing", "check_modules:nothing: AttributeError: module 'check_modules' has no attribute"),
         ("check_modules:broken", "check_modules:broken: ValueError: no such"),
         ("check_modules:that_exits", "check_modules:that_exits: SystemExit: 0"),

@@ -255,6 +255,7 @@ def main(arguments: list[str] | None = None) -> int:
         for path in [path for path in paths if path.stem in PACED]:
             print(f"{path.stem:<30}  left out: it models a card, on the simulated device")
             paths.remove(path)
+    began = time.monotonic()
     out = BUILD / ("executed" if options.in_place else "notebooks") / within
     failures = []
     for path in paths:
@@ -271,7 +272,7 @@ def main(arguments: list[str] | None = None) -> int:
             print("  FAILED")
             print(f"  {failure}\n  what it got to: {shown(failure.output)}")
             failures.append(path.stem)
-    print(f"{'all notebooks' if len(paths) > 1 else ''}".ljust(30) + f"{time.time() - started:6.1f} s")
+    print(f"{'all notebooks' if len(paths) > 1 else ''}".ljust(30) + f"{time.monotonic() - began:6.1f} s")
     print(f"notebooks: {shown(folder if options.in_place else out)}/")
     report_results(started)
     if failures:

@@ -131,7 +131,7 @@ def _submit(args) -> int:
     noisy = sum(max(r["runs_ms"]) - min(r["runs_ms"]) > NOISY * r["median_ms"] for r in records)
     if noisy:
         print(f"noisy: the runs of {noisy} of {len(records)} records differ by over {NOISY:.0%}. Other programs used "
-              "the cores: delete the file, measure again, and submit that")  # fmt: skip
+              "the cores: delete the file, measure again (`make run`), and submit that")  # fmt: skip
     elif new:
         print("look through it, and send it as a pull request with that one file")
     return 0
@@ -146,6 +146,9 @@ def _made_by(name: str) -> tuple:
         raise CheckError(f"{name!r} is not of the form package.module:factory")
     try:
         made = getattr(importlib.import_module(module), function)()
+    except ModuleNotFoundError as error:
+        where = "in the current folder and in PYTHONPATH; a module is named as in an import, not as a file"
+        raise CheckError(f"{name}: {error}: it is looked for {where}") from None
     except (Exception, SystemExit) as error:  # whatever the user's code raises; an exit would look like an answer
         raise CheckError(f"{name}: {type(error).__name__}: {device.brief(error)}") from None
     if not isinstance(made, tuple) or len(made) not in (2, 3) or not callable(made[0]):

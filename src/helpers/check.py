@@ -307,7 +307,8 @@ class _Examination:
                 replay_ms = bench.measure(graph.graph.replay, **few).median_ms
             return Gain(eager_ms, replay_ms, sum(graph.seconds) * 1e3, source), ""
         except (RuntimeError, ValueError) as error:  # Python asks for a value that the paced clock does not compute
-            return None, device.brief(error)
+            waits = self.found.any("waits", "shapes", "fallback")
+            return None, "until the host waits for no value" if waits else device.brief(error)
 
 
 class _NoAclnn(Exception):

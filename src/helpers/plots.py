@@ -286,7 +286,7 @@ def speedup(records: Sequence[dict], reported: Sequence[tuple] = REPORTED) -> Fi
         table.annotate(f"{gain:g}×", (gain, row), xytext=(7, 0), textcoords="offset points", va="center", fontsize=9)
         table.text(1.01, row - 0.2, f"{model}: {how}", fontsize=7, va="bottom")
     table.axvline(1, color="black", linewidth=0.8, linestyle=":")
-    table.set_xlim(0.97, 2.5)
+    table.set_xlim(0.9, 2.6)
     table.set_ylim(len(reported) - 0.5, -0.7)
     table.set_yticks([])
     table.set_xlabel("speed-up")

@@ -10,13 +10,14 @@ from .checking import Wrong, draw, exercise
 
 
 class _Counted:
-    """A function that knows how often Python went through it: ``calls``. A replay does not."""
+    """A function that knows how often Python went through it (``calls``; a replay does not), and with which sizes."""
 
     def __init__(self, function):
-        self.function, self.calls = function, 0
+        self.function, self.calls, self.sizes = function, 0, set()
 
     def __call__(self, *inputs):
         self.calls += 1
+        self.sizes.add(len(inputs[0]))
         return self.function(*inputs)
 
 
@@ -61,13 +62,13 @@ def capture_safely(answer) -> str:
             continue
         except Exception as error:
             raise Wrong(
-                f"an input of {what} raises {type(error).__name__}, and not a ValueError of your own: compare shape and "
-                "dtype before you copy anything"
+                f"an input of {what} raises {type(error).__name__}, and not a ValueError of your own: compare shape "
+                "and dtype before you copy anything"
             ) from None
         raise Wrong(f"an input of {what} is taken: copy_ broadcasts and converts, without a word. Compare before it")
     if not torch.equal(call(inputs[0]).cpu(), expected[0].cpu()):
         raise Wrong("after an input that was refused the answers are wrong: compare before you copy anything")
-    return "fresh inputs, kept outputs, and both wrong inputs refused: what helpers.capture gives, called with clone=True"
+    return "fresh inputs, kept outputs, and wrong inputs refused: what helpers.capture gives, called with clone=True"
 
 
 def _reserved() -> int:
@@ -109,12 +110,15 @@ def capture_batches(answer) -> str:
     apart = _kept_by(lambda order: in_order(order, lambda: None), batches)
 
     empty, calls = _reserved(), function.calls
+    function.sizes.clear()
     graphs = answer(function, [torch.zeros(n, 1) for n in batches])
     kept = _reserved() - empty
     if not isinstance(graphs, dict) or set(graphs) != set(batches):
         raise Wrong("return a dict from each batch size, which is the first dimension of an example, to its graph")
     if function.calls == calls:
         raise Wrong("nothing was captured: your code never called the function")
+    if missing := set(batches) - function.sizes:
+        raise Wrong(f"no graph of batch {max(missing)}: a padded one computes rows that nobody asked for")
     calls = function.calls
     for n in batches:
         x = draw(n, 1, seed=n)
@@ -179,6 +183,10 @@ def unroll(answer) -> str:
                 raise Wrong(said)
         if not torch.equal(result, expected):
             raise Wrong("the tokens are not those of four single steps: give each step ids, mask and its own noise")
+        calls = step.calls
+        function(ids, mask, *(x[: steps - 1] for x in fresh))
+        if step.calls - calls != steps - 1:
+            raise Wrong(f"with three steps of noise your function makes {step.calls - calls} steps: it is len(expo)")
         captured = capture(function, ids, mask, *captured_noise)
         calls = step.calls
         replayed = captured(ids, mask, *fresh)

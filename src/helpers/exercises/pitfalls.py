@@ -112,7 +112,7 @@ def make_sampler(answer) -> str:
     if not torch.equal(y.cpu(), model.right(x)):
         raise Wrong(
             "at temperature 0 the noise is still there: a Python number is written into the graph, so a new one does "
-            "not reach it, and neither does a new tensor of that name. Hold the temperature in one tensor, and fill_ that"
+            "not reach it, and neither does a new tensor of that name. Hold the temperature in one, and fill_ that"
         )
     zero = torch.full(shape, -0.5, device="npu")  # model(zero) is 0, so that what is left is the noise
 
@@ -126,8 +126,8 @@ def make_sampler(answer) -> str:
         again, doubled = noise(1.0, seed=3), noise(2.0, seed=3)
     if torch.equal(first, second):
         raise Wrong(
-            "two calls give the same noise: what Python draws is frozen, and torch.normal(0., 1., size) records nothing "
-            "in a capture. torch.randn_like draws on the device at each replay"
+            "two calls give the same noise: what Python draws is frozen, and torch.normal(0., 1., size) records "
+            "nothing in a capture. torch.randn_like draws on the device at each replay"
         )
     if first.min() == first.max():
         raise Wrong("all elements get the same number: the noise has the shape of the output")
