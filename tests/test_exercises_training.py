@@ -88,6 +88,14 @@ def one_backward(graphed, optimizer, loss_fn, micro_batches):
     optimizer.step()
 
 
+def undivided(graphed, optimizer, loss_fn, micro_batches):
+    for p in graphed.parameters():
+        p.grad = torch.zeros_like(p)
+    for x, y in micro_batches:
+        loss_fn(graphed(x), y).backward()
+    optimizer.step()
+
+
 def never_zeroed(graphed, optimizer, loss_fn, micro_batches):
     for p in graphed.parameters():
         p.grad = torch.zeros_like(p) if p.grad is None else p.grad
@@ -114,8 +122,9 @@ def twice(graphed, optimizer, loss_fn, micro_batches):
         (cloned, "solved: "),
         (aliased, "not yet: with 2 micro-batches the gradient is 2 times that of the last one"),
         (zeroed_only, "not yet: with 2 micro-batches the gradient is 2 times that of the last one"),
-        (one_backward, "not yet: with 2 micro-batches the weights are wrong in the first call"),
-        (never_zeroed, "not yet: with 1 micro-batches the weights are wrong in call 2, and right before"),
+        (one_backward, "not yet: graphed is called several times before its backward pass"),
+        (undivided, "not yet: the weights are those of the sum of the gradients"),
+        (never_zeroed, "not yet: with one micro-batch the weights are wrong in call 2, and right before"),
         (not_stepped, "not yet: no weight has changed after the first call"),
         (twice, "not yet: graphed was called 13 times for 9 micro-batches"),
     ],
@@ -194,10 +203,10 @@ def nothing(model, optimizer, step):
     [
         (untouched, "to do: "),
         (as_before, "solved: "),
-        (with_zeros, "not yet: with a model that was trained for 2 steps before the optimizer's step has what"),
+        (with_zeros, "not yet: with a model that was trained for 2 steps before the optimizer's state 'step' should be"),
         (cleared, "not yet: with a new model the optimizer has no state afterwards"),
-        (model_only, "not yet: with a new model the optimizer's step is zero before the warm-up"),
-        (references, "not yet: with a new model 0.weight is not what it was: it is a parameter"),
+        (model_only, "not yet: with a new model the optimizer's state 'step' should be zero"),
+        (references, "not yet: with a new model 0.weight is not what it was: is it saved as a copy?"),
         (parameters_only, "not yet: with a new model 1.running_mean is not what it was: it is a buffer"),
         (on_the_caller_s_stream, "not yet: step() ran on the stream of the caller"),
         (nothing, "not yet: step() was not called"),

@@ -1,6 +1,7 @@
 """Checks of the exercises of notebook 10, *Train with graphs*."""
 
 import warnings
+from functools import partial
 
 import ascend_sim
 
@@ -126,17 +127,32 @@ def _because(lines: set[str]) -> str:
 # ---- 2. accumulate over micro-batches --------------------------------------------------------------------------------
 
 
-def _mean_gradient_step(model, optimizer, loss_fn, micro_batches, only_last: bool = False) -> None:
-    """The eager step; or what it becomes where each gradient is the static buffer: n times that of the last."""
+def _mean_gradient_step(model, optimizer, loss_fn, micro_batches, only_last=False, divide=True) -> None:
+    """The eager step. only_last: what it becomes where each gradient is the static buffer, n times that of the last."""
     optimizer.zero_grad(set_to_none=True)
     for x, y in micro_batches[-1:] * len(micro_batches) if only_last else micro_batches:
-        (loss_fn(model(x), y) / len(micro_batches)).backward()
+        (loss_fn(model(x), y) / (len(micro_batches) if divide else 1)).backward()
     optimizer.step()
 
 
-def _accumulated(step, sizes: tuple[int, ...], graphed: bool = False) -> tuple[list[dict], int]:
-    """Weights after a step on each number of micro-batches, and how often the model was called."""
-    model, calls = _net(), []
+def _accumulated(step, sizes: tuple[int, ...], graphed: bool = False) -> tuple[list[dict], int, int]:
+    """Weights after a step on each number of micro-batches, how often the model was called, and how many losses waited
+    for their backward pass at once, at most.
+    """
+    model, calls, waiting, most = _net(), [], 0, 0
+
+    def loss_fn(output, target):
+        nonlocal waiting, most
+        loss = F.mse_loss(output, target)
+        waiting += 1
+        most = max(most, waiting)
+        loss.register_hook(began)
+        return loss
+
+    def began(_):
+        nonlocal waiting
+        waiting -= 1
+
     start = _copied(model.state_dict())
     if graphed:
         with warnings.catch_warnings():
@@ -146,9 +162,9 @@ def _accumulated(step, sizes: tuple[int, ...], graphed: bool = False) -> tuple[l
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     weights = [start]
     for seed, size in enumerate(sizes):
-        step(model, optimizer, F.mse_loss, _batches(size, seed))
+        step(model, optimizer, loss_fn, _batches(size, seed))
         weights.append(_copied(model.state_dict()))
-    return weights, len(calls)
+    return weights, len(calls), most
 
 
 def _near(state: dict, other: dict) -> bool:
@@ -159,9 +175,11 @@ def _near(state: dict, other: dict) -> bool:
 @exercise
 def accumulate(answer) -> str:
     sizes = (2, 1, 4, 2)
-    expected, _ = _accumulated(_mean_gradient_step, sizes)
-    mistaken, _ = _accumulated(lambda *args: _mean_gradient_step(*args, only_last=True), sizes)
-    found, calls = _accumulated(answer, sizes, graphed=True)
+    expected, mistaken, undivided = (
+        _accumulated(partial(_mean_gradient_step, **slip), sizes)[0]
+        for slip in ({}, dict(only_last=True), dict(divide=False))
+    )
+    found, calls, most = _accumulated(answer, sizes, graphed=True)
     if _same(found[0], found[1]):
         raise Wrong("no weight has changed after the first call: is there a gradient when the optimizer steps?")
     for call, size in enumerate(sizes, 1):
@@ -172,8 +190,16 @@ def accumulate(answer) -> str:
                 f"with {size} micro-batches the gradient is {size} times that of the last one: p.grad is the graph's "
                 "own buffer, and the next backward pass overwrites it before it adds it"
             )
+        if most > 1:
+            raise Wrong(
+                "graphed is called several times before its backward pass, and that one reads what the last call left "
+                "in static memory: a backward pass after each call"
+            )
+        if _near(found[call], undivided[call]):
+            raise Wrong("the weights are those of the sum of the gradients: divide by the number of micro-batches")
         which = "in the first call" if call == 1 else f"in call {call}, and right before"
-        raise Wrong(f"with {size} micro-batches the weights are wrong {which}: what is in p.grad when it begins?")
+        several = f"{size} micro-batches" if size > 1 else "one micro-batch"
+        raise Wrong(f"with {several} the weights are wrong {which}: what is in p.grad when it begins?")
     if calls != sum(sizes):
         raise Wrong(f"graphed was called {calls} times for {sum(sizes)} micro-batches: each is one replay")
     exact = "equal to eager in every bit" if _same(found[-1], expected[-1]) else "equal to eager but for rounding"
@@ -218,14 +244,18 @@ def warmed_up(answer) -> str:
         parameters = dict(model.named_parameters())
         for name, value in model.state_dict().items():
             if not torch.equal(value, before[name]):
-                what = "a parameter" if name in parameters else "a buffer, which parameters() does not give you"
-                raise Wrong(f"with {which} {name} is not what it was: it is {what}")
+                what = (
+                    "is it saved as a copy? state_dict() and parameters() give the tensors themselves"
+                    if name in parameters
+                    else "it is a buffer, which parameters() does not give you"
+                )
+                raise Wrong(f"with {which} {name} is not what it was: {what}")
         for p, state in optimizer.state.items():
             for name, value in state.items():
                 want = state_before[p][name] if trained else torch.zeros_like(value)
                 if not torch.equal(value, want):
-                    should = "has what training had left there" if trained else "is zero"
-                    raise Wrong(f"with {which} the optimizer's {name} {should} before the warm-up, and not after it")
+                    should = "what it was before the warm-up" if trained else "zero, as nothing was trained yet"
+                    raise Wrong(f"with {which} the optimizer's state {name!r} should be {should}, and is not")
     return "weights, running statistics and Adam's averages are as before, for a new model and for a trained one"
 
 
