@@ -203,7 +203,7 @@ def nothing(model, optimizer, step):
     [
         (untouched, "to do: "),
         (as_before, "solved: "),
-        (with_zeros, "not yet: with a model that was trained for 2 steps before the optimizer's state 'step' should be"),
+        (with_zeros, "not yet: with a model that was trained for 2 steps before the optimizer's state 'step'"),
         (cleared, "not yet: with a new model the optimizer has no state afterwards"),
         (model_only, "not yet: with a new model the optimizer's state 'step' should be zero"),
         (references, "not yet: with a new model 0.weight is not what it was: is it saved as a copy?"),
