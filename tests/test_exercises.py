@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from helpers import exercises
+from helpers.device import task_queue
 from helpers.exercises.checking import _CHECKS
 
 import nbformat
@@ -99,3 +100,24 @@ def test_a_failed_capture_leaves_the_process_usable(verdict, x):
     assert said.startswith("not yet: line ") and "`return x.sum().item()`" in said
     assert torch.npu.current_stream() == before
     assert (x + 1)[0] == 1
+
+
+def test_a_capture_that_nobody_ends_is_ended(verdict, x):
+    def softmax_by_hand(x):
+        with torch.npu.stream(torch.npu.Stream()):
+            torch.npu.NPUGraph().capture_begin()
+        return x
+
+    assert verdict(softmax_by_hand).startswith("not yet: a capture is begun and not ended")
+    assert (x + 1)[0] == 1
+
+
+def test_gradients_and_the_task_queue_are_put_back(verdict):
+    def softmax_by_hand(x):
+        torch.set_grad_enabled(False)
+        torch.npu.set_task_queue_enable(1)
+        return ...
+
+    level = task_queue()
+    assert verdict(softmax_by_hand).startswith("to do: ")
+    assert torch.is_grad_enabled() and task_queue() == level

@@ -203,7 +203,7 @@ def test_records_have_the_agreed_keys_and_come_back_as_written(tmp_path, records
 def test_a_newer_record_replaces_only_its_own_kind(tmp_path, records):
     path = tmp_path / "results.json"
     add_results(path, records)
-    newer = records[1] | {"median_ms": 0.5}
+    newer = records[1] | {"median_ms": 0.5, "runs_ms": [0.5] * 3}
     other = records[1] | {"shape": {"width": 32, "layers": 12, "tokens": 16}}
     assert add_results(path, [newer, other]) == [records[0], newer, other]
 

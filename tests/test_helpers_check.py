@@ -451,10 +451,24 @@ def test_a_model_that_cannot_be_copied_is_not_run():
 # ---- how it is told
 
 
+@pytest.mark.parametrize("name", ["lgamma", "digamma"])
+def test_an_operator_of_the_cpu_is_no_wait(name):
+    class Special(Body):
+        def forward(self, x):
+            return getattr(torch, name)(self.body(x).abs() + 1)
+
+    assert kinds(check(Special(), X)) == {"fallback"}
+
+
+def test_an_attention_in_eval_is_computed_on_the_cpu():
+    x = torch.randn(2, 5, WIDTH)
+    assert "fallback" in kinds(check(nn.MultiheadAttention(WIDTH, 2, batch_first=True).eval(), x, x, x))
+
+
 def test_the_masks_of_a_layer_in_training_are_not_called_ready():
     layer = nn.TransformerEncoderLayer(WIDTH, 2, 32, batch_first=True)
     report = check(layer, X[None], train=True)
-    (found,) = (f for f in report.findings if f.severity == WRONG)
+    (found,) = (f for f in report.findings if f.severity in (STOPS, WRONG))
     assert found.kind == "masks" and found.place.short == "torch/nn/functional.py"
     assert not report.ready and report.replays == 0 and "not tried" in report.error
 

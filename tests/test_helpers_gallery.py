@@ -61,13 +61,22 @@ def test_the_same_twice_is_one_file_and_another_run_is_another(clone, capsys):
     assert __main__.main(["submit", str(results)]) == 0
     assert capsys.readouterr().out == f"it is there already: results/{first.name}\n"
     before = first.read_bytes()
-    results.write_text(results.read_text().replace('"median_ms": 3.0', '"median_ms": 3.5'))
+    results.write_text(re.sub(r"(?<![\d.])3\.0", "3.5", results.read_text()))
     second, new = gallery.submit(results)
     assert new and second.name == first.name.replace(".json", "-2.json") and first.read_bytes() == before
 
 
+def test_what_cannot_be_written_leaves_nothing(clone, records):
+    results = clone / "build" / "results.json"
+    records[0]["shape"] = {"width": float("inf")}
+    results.write_text(json.dumps(records))
+    with pytest.raises(ResultsError, match="results.json: Out of range float values"):
+        gallery.submit(results)
+    assert gallery.load_submissions(clone / "results") == [] and not (clone / "results").exists()
+
+
 def test_noisy_records_are_said_to_be_so(clone, records, capsys):
-    records[0]["runs_ms"] = [3.0, 3.1, 4.0]
+    records[0]["runs_ms"] = [3.0, 3.0, 4.0]
     (clone / "build" / "results.json").write_text(json.dumps(records))
     assert __main__.main(["submit"]) == 0
     assert "noisy: the runs of 1 of 2 records differ by over 20%" in capsys.readouterr().out

@@ -396,8 +396,10 @@ def _problem(found) -> str | None:
     if extra:
         return f"unknown key {extra[0]}"
     runs = found["runs_ms"]
-    if len(runs) != 3 or not all(type(ms) in _NUMBER and 0 < ms < math.inf for ms in runs):
+    if len(runs) != 3 or not all(type(ms) in _NUMBER and 0 < ms < 1e12 for ms in runs):
         return f"runs_ms is {runs!r}, expected three positive numbers"
+    if not math.isclose(found["median_ms"], statistics.median(runs)):
+        return f"median_ms is {found['median_ms']!r}, and the median of its runs is {statistics.median(runs)!r}"
     return None
 
 

@@ -117,10 +117,10 @@ class _Examination:
             self.found.add("aclop", stop.args[0], stop.args[1])
             said = str(stop.args[0])
             return Report(self.found.sorted(), None, 0, 0, False, None, "it does not run here", "", said)
-        if self.found.any("masks"):
-            error, same, alike = "not tried, because it may be right by luck", 0, False
-        else:
-            error, same, alike = self._try()
+        captured, error = self._captured()
+        if captured and self.found.any("masks"):
+            captured, error = None, "not tried, because it may be right by luck"
+        same, alike = self._compared(captured) if captured else (0, False)
         gain, no_gain = self._gain(captured=not error)
         hopeless = self.hopeless
         if not hopeless and gain and gain.speedup < WORTH:
@@ -227,24 +227,29 @@ class _Examination:
 
     # ---- the attempt
 
-    def _try(self) -> tuple[str, int, bool]:
-        """Capture one copy, and let it and another copy take the same calls. Error; how many replays equal eager bit
-        for bit; do all, if only by their statistics.
-        """
-        model, twin = self._copy(), self._copy()
+    def _captured(self) -> tuple[Captured | None, str]:
+        """A copy of the model, captured, or why it is not."""
+        model = self._copy()
         _seed(0)
         try:
             captured = capture(self._of_tensors(model), *(self.inputs[i] for i in self.tensors), warmup=WARM_UP)
         except CaptureError as error:
             self._refused(error)
-            return device.brief(first_error(error)), 0, False
+            return None, device.brief(first_error(error))
         except Exception as error:  # of the warm-up
             raise _failed(error, "inputs, on a side stream") from None
+        # One operator, captured alone, may be refused where the whole is not: it has what an eager one gave it.
+        self.found.drop("refused")
+        return captured, ""
+
+    def _compared(self, captured: Captured) -> tuple[int, bool]:
+        """Let it and another copy take the same calls: how many replays equal eager bit for bit; do all, if only by
+        their statistics.
+        """
+        twin = self._copy()
         _seed(0)
         for _ in range(WARM_UP):
             self._eager(twin, self.inputs)
-        # One operator, captured alone, may be refused where the whole is not: it has what an eager one gave it.
-        self.found.drop("refused")
         pairs = self._pairs(twin, captured, [self.fresh, self.inputs] * (REPLAYS // 2))
         same = [equal(*pair) for pair in pairs]  # when all are done: some mistakes show only then
         alike = all(same)
@@ -252,7 +257,7 @@ class _Examination:
             alike = all(_alike(self._pairs(twin, captured, [x] * DRAWS)) for x in (self.fresh, self.inputs))
         if not alike and not any(f.severity == WRONG for f in self.found):
             self.found.add("differs", f"replay {same.index(False) + 1} of {len(same)}")
-        return "", sum(same), alike
+        return sum(same), alike
 
     def _pairs(self, twin: Callable, captured: Captured, calls: list) -> list[tuple]:
         """What eager and a replay give, with the same seed."""

@@ -4,11 +4,14 @@ A file is ``{"machine": {...}, "records": [...]}``: what the records were measur
 (``bench``). Nothing in it says whose machine it is.
 """
 
+import contextlib
+import itertools
 import json
 import os
 import platform
 import re
 import socket
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,22 +76,25 @@ def submit(results: Path, name: str | None = None, folder: Path | None = None) -
     machine = this_machine(max(r["date"] for r in records)[:10], name)
     made = {"machine": machine, "records": records}
     _check(made, str(results))
+    try:
+        text = json.dumps(made, indent=1, allow_nan=False) + "\n"
+    except ValueError as error:
+        raise ResultsError(f"{results}: {error}") from None
     for there in load_submissions(folder):
         if (there.machine, there.records) == (machine, records):
             return folder / there.file, False
     folder.mkdir(exist_ok=True)
     parts = machine["device"], machine["npu"] or machine["cpu"], machine["date"]
     stem = "-".join(re.sub(r"[^a-z0-9]+", "-", part.lower()).strip("-") for part in parts)
-    number = 1
-    while True:
-        path = folder / f"{stem}{'' if number == 1 else f'-{number}'}.json"
-        try:
-            with open(path, "x", encoding="utf-8") as file:  # never on top of another one
-                json.dump(made, file, indent=1, allow_nan=False)
-                file.write("\n")
-            return path, True
-        except FileExistsError:
-            number += 1
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, suffix=".tmp") as whole:
+        whole.write(text)
+        whole.flush()
+        os.chmod(whole.name, 0o644)
+        for number in itertools.count(1):
+            path = folder / f"{stem}{'' if number == 1 else f'-{number}'}.json"
+            with contextlib.suppress(FileExistsError):
+                os.link(whole.name, path)  # at once, and never on top of another one
+                return path, True
 
 
 def this_machine(date: str, name: str | None = None) -> dict:
@@ -166,6 +172,11 @@ def _machine_problem(machine) -> str | None:
             return f"{key} is missing" if key in _MACHINE else f"unknown key {key}"
         if type(machine[key]) not in _MACHINE[key]:
             return f"{key} is {machine[key]!r}, expected {' or '.join(kind.__name__ for kind in _MACHINE[key])}"
+    for key, text in machine.items():
+        if isinstance(text, str) and not (text.isprintable() and len(text) <= 80 and not set(text) & set("$\\")):
+            return f"{key} is {text!r:.100}, expected at most 80 plain characters"
+    if not re.fullmatch(r"\d{4}-\d\d-\d\d", machine["date"]):
+        return f"date is {machine['date']!r}, expected YYYY-MM-DD"
     if machine["device"] not in device.SOURCE:
         return f"device is {machine['device']!r}, expected {' or '.join(device.SOURCE)}"
     if (machine["npu"] is None) == (machine["device"] == "ascend"):

@@ -7,12 +7,14 @@ the call leaves behind.
 import contextlib
 import dis
 import functools
+import io
 import itertools
 import linecache
 import re
 import site
 import sys
 import sysconfig
+import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -116,9 +118,22 @@ def tested_by(raw) -> str:
     names = [found.opname for found in dis.get_instructions(code) if found.offset <= instruction]
     if not re.search(_TESTS, names[-1]):
         return ""
-    text = linecache.getline(code.co_filename, line)
-    word = re.search(r"\b(if|elif|while|assert)\b", text) or re.search(r"\b(and|or|not)\b", text)
-    return f"`{word.group()}`" if word else "a condition"  # of more than one line
+    words = _names_of(linecache.getline(code.co_filename, line))
+    asking = [w for w in words if w in ("if", "elif", "while", "assert")] or [w for w in words if w in _JOINING]
+    return f"`{asking[0]}`" if asking else "a condition"  # of more than one line
+
+
+_JOINING = ("and", "or", "not")
+
+
+def _names_of(line: str) -> list[str]:
+    """The words of a line of Python, without those of comments and strings."""
+    words = []
+    with contextlib.suppress(tokenize.TokenError, IndentationError):  # it is a part of something, and may end early
+        for token in tokenize.generate_tokens(io.StringIO(line.strip()).readline):
+            if token.type == tokenize.NAME:
+                words.append(token.string)
+    return words
 
 
 def place_in(trace: list[str]) -> Place | None:
@@ -275,14 +290,16 @@ class Recorder(TorchDispatchMode):
 
 def _for_npu(func) -> bool:
     """False for an operator without a kernel for an NPU not made of others: torch_npu computes it on the CPU."""
-    return any(map(func.has_kernel_for_dispatch_key, _KERNELS))
-
-
-_KERNELS = [
-    getattr(torch._C.DispatchKey, name)
-    for name in ("PrivateUse1", "CompositeImplicitAutograd", "CompositeExplicitAutograd",
-                 "CompositeExplicitAutogradNonFunctional")
-]  # fmt: skip
+    keys = torch._C.DispatchKey
+    if func.overloadpacket.__name__ == "_native_multi_head_attention":  # its kernel does that within
+        return False
+    if any(map(func.has_kernel_for_dispatch_key, (keys.PrivateUse1, keys.CompositeImplicitAutograd,
+                                                  keys.CompositeExplicitAutograd))):  # fmt: skip
+        return True
+    forms = [getattr(func.overloadpacket, name) for name in func.overloadpacket.overloads() if "out" in name]
+    return func.has_kernel_for_dispatch_key(keys.CompositeExplicitAutogradNonFunctional) and any(
+        form.has_kernel_for_dispatch_key(keys.PrivateUse1) for form in forms
+    )
 
 
 def _on_npu(x) -> bool:

@@ -137,7 +137,7 @@ def _made_anew(op) -> bool:
 
 def _unguarded(ops: list) -> list:
     """Fused attentions with dropout that are followed by another dropout: see the finding `masks`."""
-    drawn = [op for op in ops if op.draws and re.search("dropout|fusion_attention", op.name)]
+    drawn = [op for op in ops if op.draws and not op.refused and re.search("dropout|fusion_attention", op.name)]
     return [op for op in drawn[:-1] if "fusion_attention" in op.name]
 
 

@@ -1,13 +1,16 @@
 """How an exercise is checked. The checks themselves are in the modules beside this one."""
 
+import contextlib
 import difflib
+import inspect
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from unittest import mock
 
 import torch
 
 from ..capture import first_error, quiet_log
-from ..device import brief
+from ..device import brief, task_queue
 
 
 class Wrong(Exception):
@@ -42,7 +45,8 @@ def check(answer: Callable) -> None:
     """Try the answer to an exercise, and print *to do*, or *not yet* and why, or *solved* and what it shows.
 
     answer: the function of the exercise, under its own name. It may raise anything, also in the middle of a capture:
-    afterwards the stream and the gradient mode are those of before. Raises ValueError if no exercise has that name.
+    afterwards stream, gradient mode and task queue are those of before, and no capture is open. Raises ValueError if no
+    exercise has that name.
     """
     name = getattr(answer, "__name__", repr(answer))
     if name not in _CHECKS:
@@ -55,9 +59,9 @@ def check(answer: Callable) -> None:
             raise _Untouched
         return result
 
-    stream, gradients = torch.npu.current_stream(), torch.is_grad_enabled()
+    stream, gradients, level = torch.npu.current_stream(), torch.is_grad_enabled(), task_queue()
     try:
-        with quiet_log():
+        with quiet_log(), _captures_that_end():
             shown = f"solved: {_CHECKS[name](tried)}"
     except _Untouched:
         shown = f"to do: {name} still returns ..."
@@ -68,14 +72,41 @@ def check(answer: Callable) -> None:
     finally:
         torch.npu.set_stream(stream)  # torch.npu.graph leaves its own one current if a capture fails
         torch.set_grad_enabled(gradients)
+        if task_queue() != level:
+            torch.npu.set_task_queue_enable(level)
     print(shown)
+
+
+@contextlib.contextmanager
+def _captures_that_end() -> Iterator[None]:
+    """End each capture that the block leaves open: else nobody could wait for the device. Raises Wrong for one."""
+    graphs, opened = torch.npu.NPUGraph, {}
+    begin, end = graphs.capture_begin, graphs.capture_end
+
+    def begins(graph, *args, **kwargs):
+        begin(graph, *args, **kwargs)
+        opened[graph] = torch.npu.current_stream()
+
+    def ends(graph):
+        opened.pop(graph, None)
+        end(graph)
+
+    try:
+        with mock.patch.object(graphs, "capture_begin", begins), mock.patch.object(graphs, "capture_end", ends):
+            yield
+    finally:
+        left = list(opened.items())
+        for graph, stream in left:
+            with contextlib.suppress(RuntimeError), torch.npu.stream(stream):
+                end(graph)
+        if left:
+            raise Wrong("a capture is begun and not ended: capture_end, or `with torch.npu.graph(...)`, which ends it")
 
 
 def _what_was_raised(answer: Callable, error: BaseException) -> str:
     """The error, and the learner's line that it comes from."""
     error = first_error(error)
-    own = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == answer.__code__.co_filename
-    ]
+    code = getattr(inspect.unwrap(answer), "__code__", None)
+    own = [f for f in traceback.extract_tb(error.__traceback__) if code and f.filename == code.co_filename]
     where = f"line {own[-1].lineno}, `{own[-1].line}`, raised " if own else f"{answer.__name__} raised "
     return f"{where}{type(error).__name__}: {brief(error)}"
