@@ -27,4 +27,4 @@ RUN make setup && make doctor
 ENV PATH=${HOME}/npugraph-course/.venv/bin:${PATH}
 EXPOSE 8888
 # JupyterHub and Binder give a command of their own.
-CMD ["jupyter", "lab", "--ip=0.0.0.0", "--no-browser", "notebooks/index.ipynb"]
+CMD ["jupyter", "lab", "--ip=0.0.0.0", "--no-browser", "--LabApp.default_url=/lab/tree/notebooks/index.ipynb"]
