@@ -88,6 +88,21 @@ def eager_after_one_call(function, example):
     return function
 
 
+def past_the_count(function, example):
+    function(example)
+    return lambda x: function.function(x.npu())
+
+
+def by_its_own_formula(function, example):
+    helpers.capture(function, example)
+    return lambda x: (x.npu() * 3).sum(-1)
+
+
+def twice(function, example):
+    captured = helpers.capture(function, example)
+    return lambda x: (captured(x), captured(x, clone=True))[1]
+
+
 def not_a_function(function, example):
     return torch.npu.NPUGraph()
 
@@ -97,6 +112,9 @@ def not_a_function(function, example):
     [
         (eager, "not yet: nothing was captured"),
         (eager_after_one_call, "not yet: a call goes through Python again"),
+        (past_the_count, "not yet: a call replays no graph"),
+        (by_its_own_formula, "not yet: a call replays no graph"),
+        (twice, "not yet: a call replays it 2 times"),
         (not_a_function, "not yet: return a function that replays; yours is a NPUGraph"),
     ],
 )
@@ -158,6 +176,13 @@ def test_capture_batches_wants_replays(verdict):
         return {len(x): lambda new: function(new.npu()) for x in examples if function(x.npu()) is not None}
 
     assert verdict(capture_batches).startswith("not yet: batch 768: a call goes through Python again")
+
+
+def test_capture_batches_counts_replays_on_the_device(verdict):
+    def capture_batches(function, examples):
+        return {len(x): lambda new: function.function(new.npu()) for x in examples if function(x.npu()) is not None}
+
+    assert verdict(capture_batches).startswith("not yet: batch 768: a call replays no graph")
 
 
 def unrolled(make):

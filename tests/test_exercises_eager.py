@@ -5,12 +5,13 @@ import statistics
 
 from helpers import bench
 
+import numpy as np
 import pytest
 
 
 def answers(name: str, formula: str):
     """A function of the exercise's name that returns the formula."""
-    space = {}
+    space = {"np": np}
     exec(f"def {name}(layers):\n    return {formula}", space)
     return space[name]
 
@@ -20,6 +21,8 @@ def answers(name: str, formula: str):
     [
         ("...", "to do: "),
         ("215 / 12 * layers", "not yet: return a whole number"),
+        ("layers > 0", "not yet: return a whole number"),
+        ("np.int64(17 * layers + 11)", "solved: 17 kernels a layer and 11 outside"),
         ("419", "not yet: you say 419 for 2 layers and for 5"),
         ("215 * layers // 12", "not yet: from 2 to 5 layers your number grows by 54, the counted one by 51"),
         ("17 * layers", "not yet: your number grows rightly with the layers, but is 11 too small"),

@@ -94,10 +94,31 @@ def in_place(x, weight, bias):
     return npu_gelu(F.linear(x, weight, bias.add_(1)))
 
 
+def on_the_host(x, weight, bias):
+    return F.gelu(F.linear(x.cpu(), weight.cpu(), bias.cpu())).npu()
+
+
+def kept_from_the_first_call():
+    kept = []
+
+    def fused_layer(x, weight, bias):
+        kept.append(kept[0] if kept else npu_gelu(F.linear(x, weight, bias)))
+        return kept[0]
+
+    return fused_layer
+
+
+def half_on_the_host(x, weight, bias):
+    return F.gelu(F.linear(x, weight, bias).cpu()).npu()
+
+
 @pytest.mark.parametrize(
     "answer, says",
     [
         (lambda x, w, b: ..., "to do: "),
+        (on_the_host, "not yet: the layer was not computed on the device alone"),
+        (kept_from_the_first_call(), "not yet: no kernel ran in a second call"),
+        (half_on_the_host, "not yet: the layer was not computed on the device alone"),
         (lambda x, w, b: x, "not yet: the layer gives a tensor of shape [64, 48] on the NPU; yours is [64, 32] on npu"),
         (lambda x, w, b: npu_gelu(F.linear(x, w, b)).cpu(), "not yet: the layer gives a tensor of shape"),
         (lambda x, w, b: npu_gelu(F.linear(x, w, b), "tanh"), "not yet: at most "),

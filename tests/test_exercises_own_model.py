@@ -79,7 +79,16 @@ class OnlyCounts(Counts):
         return x * 2
 
 
+def attends(x):
+    return F.dropout(F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), 0.5)
+
+
+def attends_and_reads(x):
+    return attends(x) * x.sum().item()
+
+
 X = torch.arange(8.0)
+HEADS = torch.randn(1, 2, 16, 16, generator=torch.Generator().manual_seed(0)).half()
 
 
 @pytest.mark.parametrize(
@@ -93,6 +102,8 @@ X = torch.arange(8.0)
         ((on_values, (X,)), "not yet: a capture refuses that one, so it is loud: line "),
         ((Counts(), (X,)), "solved: the capture raises nothing, and "),
         ((by_chance, (X,)), "solved: the capture raises nothing, and 0 of 8 replays equal eager"),
+        ((attends, (HEADS,)), "solved: nothing is refused, and a replay may be right by luck, so it was not tried"),
+        ((attends_and_reads, (HEADS,)), "not yet: a capture refuses that one, so it is loud: line "),
     ],
 )
 def test_silent_fault(given, says, verdict):

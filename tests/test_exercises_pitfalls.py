@@ -86,6 +86,14 @@ def test_make_predictor_in_eager_mode(verdict):
     assert verdict(make_predictor).startswith("not yet: predict goes through Python again")
 
 
+def test_make_predictor_past_the_count_of_calls(verdict):
+    def make_predictor(model, example):
+        model(example.npu())
+        return lambda batch: batch.npu() * model.on_device + 1
+
+    assert verdict(make_predictor).startswith("not yet: predict replays no graph")
+
+
 def test_make_predictor_may_use_the_helper(verdict):
     def make_predictor(model, example):
         captured = helpers.capture(model, example)
@@ -94,11 +102,11 @@ def test_make_predictor_may_use_the_helper(verdict):
     assert verdict(make_predictor).startswith("solved: ")
 
 
-def sampler(noise, frozen=False):
+def sampler(noise, frozen=False, static=torch.clone, give=torch.clone):
     """An answer to make_sampler that draws by ``noise(x)``."""
 
     def make_sampler(model, example):
-        static_x, temperature = example.clone(), torch.ones((), device="npu")
+        static_x, temperature = static(example), torch.ones((), device="npu")
         model(static_x)
         noise(static_x)
         graph = torch.npu.NPUGraph()
@@ -109,7 +117,7 @@ def sampler(noise, frozen=False):
             static_x.copy_(x)
             temperature.fill_(new_temperature)
             graph.replay()
-            return y.clone()
+            return give(y)
 
         return sample
 
@@ -140,6 +148,25 @@ def not_recorded(x):
 )
 def test_make_sampler(noise, says, verdict):
     assert verdict(sampler(noise)).startswith(says)
+
+
+@pytest.mark.parametrize(
+    "changed, says",
+    [
+        (dict(give=as_it_is), "not yet: the second call of sample changed what the first one returned"),
+        (dict(static=as_it_is), "not yet: sample overwrites the example"),
+    ],
+)
+def test_make_sampler_in_static_memory(changed, says, verdict):
+    assert verdict(sampler(torch.randn_like, **changed)).startswith(says)
+
+
+def test_make_sampler_past_the_count_of_calls(verdict):
+    def make_sampler(model, example):
+        model(example)
+        return lambda x, temperature: x * model.factor + 1 + temperature * torch.randn_like(x)
+
+    assert verdict(make_sampler).startswith("not yet: sample replays no graph")
 
 
 def test_make_sampler_with_a_temperature_of_the_same_name(verdict):
@@ -324,6 +351,19 @@ def all_branches(graphs, branches, x):
 )
 def test_graph_for_each_branch(step, says, verdict):
     assert verdict(graphs_and(step)).startswith(says)
+
+
+def test_graph_for_each_branch_leaves_the_example(verdict):
+    def graph_for_each_branch(branches, example):
+        step = graphs_and(by_sign)(branches, example)
+
+        def over_the_example(x):
+            example.copy_(x)
+            return step(x)
+
+        return over_the_example
+
+    assert verdict(graph_for_each_branch).startswith("not yet: a call overwrites the example")
 
 
 def test_graph_for_each_branch_captures_before_the_first_call(verdict):

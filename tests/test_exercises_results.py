@@ -1,9 +1,11 @@
 """Exercises of notebook 5: what each wrong answer is told."""
 
 import math
+from fractions import Fraction
 
 import helpers  # noqa: F401  before torch
 
+import numpy as np
 import pytest
 
 SAME = ("model", "device", "clock", "tqe", "batch")
@@ -23,6 +25,22 @@ def paired(records, names=SAME):
 
 def without(name):
     return lambda records: paired(records, [n for n in SAME if n != name])
+
+
+def of_shape(*names):
+    """Pairs that compare these sizes alone."""
+
+    def answer(records):
+        return [
+            (a, b)
+            for a in records
+            for b in records
+            if (a["mode"], b["mode"]) == ("eager", "graph")
+            and all(a[name] == b[name] for name in SAME)
+            and all(a["shape"][name] == b["shape"][name] for name in names)
+        ]
+
+    return answer
 
 
 def by_loops(records):
@@ -62,6 +80,28 @@ def largest(records):
     return max((width for width, gain in speedups(records).items() if gain >= 1.1), default=None)
 
 
+def above(records):
+    return max((width for width, gain in speedups(records).items() if gain > 1.1), default=None)
+
+
+def sorts_the_records(records):
+    records.sort(key=lambda r: r["median_ms"])
+    return largest(records)
+
+
+def graph_without_eager(records):
+    """KeyError where a width has only a graph record."""
+    eager, graph = (
+        {r["shape"]["width"]: r["median_ms"] for r in records if r["mode"] == mode} for mode in ("eager", "graph")
+    )
+    return max((width for width in graph if eager[width] / graph[width] >= 1.1), default=None)
+
+
+def last_graph(records):
+    widths = [r["shape"]["width"] for r in records if r["mode"] == "graph"]
+    return max(widths) if max(widths) > 256 else largest(records)
+
+
 def smallest(records):
     return min((width for width, gain in speedups(records).items() if gain >= 1.1), default=None)
 
@@ -99,7 +139,10 @@ def last_eager(records):
         (lambda launch, kernel: ..., "to do: "),
         (lambda launch, kernel: max(1, launch / kernel), "solved: "),
         (lambda launch, kernel: launch / kernel if kernel < launch else 1.0, "solved: "),
+        (lambda launch, kernel: np.float64(max(1, launch / kernel)), "solved: "),
+        (lambda launch, kernel: max(Fraction(1), Fraction(launch) / Fraction(kernel)), "solved: "),
         (lambda launch, kernel: None, "not yet: a speed-up is a number"),
+        (lambda launch, kernel: True, "not yet: a speed-up is a number; for launches of 13 µs and kernels of 2 µs"),
         (lambda launch, kernel: kernel / launch, "not yet: for launches of 13 µs and kernels of 2 µs yours is 0.154: "
          "that is the wrong way round"),
         (lambda launch, kernel: launch / kernel, "not yet: for launches of 13 µs and kernels of 46 µs yours is 0.283: "
@@ -132,6 +175,10 @@ def test_predict_speedup(answer, says, verdict, monkeypatch):
         (without("tqe"), "not yet: do not compare eager of genmol"),
         (without("model"), "not yet: do not compare eager of genmol"),
         (without("batch"), "not yet: do not compare eager of genmol"),
+        (of_shape("width"), "not yet: do not compare eager of genmol"),
+        (of_shape("width", "layers"), "not yet: do not compare eager of genmol 64×32×8"),
+        (of_shape("width", "tokens"), "not yet: do not compare eager of genmol 64×16×1"),
+        (of_shape("width", "layers", "tokens"), "solved: "),
         (swapped, "not yet: a pair is eager first"),
         (times_only, "not yet: a pair is (eager record, graph record)"),
         (changed, "not yet: the records are changed"),
@@ -140,6 +187,12 @@ def test_predict_speedup(answer, says, verdict, monkeypatch):
 def test_pair_records(answer, says, verdict, monkeypatch):
     monkeypatch.setattr(answer, "__name__", "pair_records")
     assert verdict(answer).startswith(says)
+
+
+def test_the_sizes_that_differ_are_named(verdict, monkeypatch):
+    answer = of_shape("width", "tokens")
+    monkeypatch.setattr(answer, "__name__", "pair_records")
+    assert verdict(answer).endswith("(shape, layers)")
 
 
 def test_what_must_not_be_compared_is_said_with_its_reason(verdict, monkeypatch):
@@ -155,13 +208,18 @@ def test_what_must_not_be_compared_is_said_with_its_reason(verdict, monkeypatch)
     [
         (lambda records: ..., "to do: "),
         (largest, "solved: "),
+        (lambda records: largest(records) and np.int64(largest(records)), "solved: "),
+        (above, "not yet: the speed-ups are 32: 2, 64: 1.1, 128: 1, and you say 32: at least 10 %"),
+        (sorts_the_records, "not yet: the records are changed"),
         (smallest, "not yet: the speed-ups are 32: 3.7, 64: 2.6, 128: 1.3, 256: 1.02, and you say 32"),
         (always, "not yet: the speed-ups are 32: 3.7, 64: 2.6, 128: 1.3, 256: 1.02, and you say 256"),
         (pays_at_all, "not yet: the speed-ups are 32: 3.7, 64: 2.6, 128: 1.3, 256: 1.02, and you say 256"),
         (up_to_the_first, "not yet: the speed-ups are 32: 3.7, 64: 1.04, 128: 1.4, 256: 0.98, and you say 32: one in"),
         (a_tenth_of_eager, "not yet: the speed-ups are 32: 2, 64: 1.105, 128: 1, and you say 32: 10 %"),
         (lambda records: largest(records) or 128, "not yet: the speed-ups are 32: 1.05, 64: 1.09, 128: 0.9, and you"),
-        (last_eager, "not yet: the speed-ups are 32: 3.7, 64: 2.6, 128: 1.3, 256: 1.02, and a width 512"),
+        (last_eager, "not yet: the speed-ups are 32: 3.7, 64: 2.6, 128: 1.3, 256: 1.02, and a width 512 without graph"),
+        (last_graph, "not yet: the speed-ups are 32: 3.7, 64: 2.6, 128: 1.3, 256: 1.02, and a width 512 without eager"),
+        (graph_without_eager, "not yet: line "),
         (lambda records: 1.3, "not yet: the result is a width"),
         (lambda records: [largest(records)], "not yet: the result is a width"),
     ],

@@ -17,7 +17,7 @@ def untouched(*_):
         ("acfi", "solved: a writes into memory"),
         (list("ifca"), "solved: a writes into memory"),
         ("acdfi", "not yet: the weights are the same with and without d. d gives the optimizer new tensors"),
-        ("abcfgi", "not yet: the weights are the same with and without b, g. b gives the name x"),
+        ("abcfgi", "not yet: the weights are the same with and without b. b gives the name x"),
         ("acf", "not yet: all of yours count, and 1 more does: "),
         ("", "not yet: all of yours count, and 4 more do: "),
         ("ack", "not yet: the answer is a set of letters from a to j"),
@@ -194,6 +194,27 @@ def on_the_caller_s_stream(model, optimizer, step):
     step()
 
 
+def on_its_stream_still(model, optimizer, step):
+    torch.npu.set_stream(torch.npu.Stream())
+    as_before(model, optimizer, lambda: step())
+    torch.npu.synchronize()
+
+
+def in_another_mode(model, optimizer, step):
+    as_before(model, optimizer, step)
+    model.eval()
+
+
+def at_another_rate(model, optimizer, step):
+    optimizer.param_groups[0]["lr"].zero_()
+    as_before(model, optimizer, step)
+
+
+def once(model, optimizer, step):
+    steps = iter((step, lambda: None, lambda: None))
+    as_before(model, optimizer, lambda: next(steps)())
+
+
 def nothing(model, optimizer, step):
     pass
 
@@ -210,6 +231,10 @@ def nothing(model, optimizer, step):
         (parameters_only, "not yet: with a new model 1.running_mean is not what it was: it is a buffer"),
         (on_the_caller_s_stream, "not yet: step() ran on the stream of the caller"),
         (nothing, "not yet: step() was not called"),
+        (once, "not yet: the exercise asks for three calls of step(), and yours makes 1"),
+        (on_its_stream_still, "not yet: the side stream is still the current one"),
+        (in_another_mode, "not yet: afterwards the model is in another mode"),
+        (at_another_rate, "not yet: the optimizer's rate is not what it was"),
     ],
 )
 def test_warmed_up(answer, says, verdict, monkeypatch):

@@ -10,15 +10,40 @@ from .checking import Wrong, draw, exercise
 
 
 class _Counted:
-    """A function that knows how often Python went through it (``calls``; a replay does not), and with which sizes."""
+    """A function that knows how often Python went through it (``calls``; a replay does not), and with which sizes.
+
+    The device counts how often it ran there (``runs``): a replay does.
+    """
 
     def __init__(self, function):
         self.function, self.calls, self.sizes = function, 0, set()
+        self.runs = torch.zeros((), device="npu")
 
     def __call__(self, *inputs):
         self.calls += 1
+        self.runs.add_(1)
         self.sizes.add(len(inputs[0]))
         return self.function(*inputs)
+
+
+def replayed(counted, call, *inputs, name: str = "a call"):
+    """``call(*inputs)``. Raises Wrong if that is not one replay of what was captured of ``counted``.
+
+    counted: with ``calls`` and ``runs``, as _Counted has them. name: what the message calls the call.
+    """
+    calls, runs = counted.calls, _count(counted.runs)
+    result = call(*inputs)
+    if counted.calls != calls:
+        raise Wrong(f"{name} goes through Python again: it should copy the input in and replay")
+    if (ran := _count(counted.runs) - runs) != 1:
+        times = "no graph of what it was given" if ran == 0 else f"it {ran:.0f} times"
+        raise Wrong(f"{name} replays {times}: it should copy the input in, and replay the graph once")
+    return result
+
+
+def _count(runs: torch.Tensor) -> float:
+    torch.npu.synchronize()  # a warm-up may still run on a stream of its own
+    return runs.item()
 
 
 @exercise
@@ -32,15 +57,12 @@ def capture_safely(answer) -> str:
         raise Wrong(f"return a function that replays; yours is a {type(call).__name__}")
     if function.calls == len(inputs):
         raise Wrong("nothing was captured: your code never called the function")
-    calls = function.calls
     kept, at_once = [], []
     for x in inputs:
-        kept.append(call(x))
+        kept.append(replayed(function, call, x))
         if not isinstance(kept[-1], torch.Tensor) or kept[-1].shape != expected[0].shape:
             raise Wrong("your function returns something else than the captured one: its output, of shape [3]")
         at_once.append(kept[-1].clone())
-    if function.calls != calls:
-        raise Wrong("a call goes through Python again: it should copy the input in and replay")
     for y, want in zip(at_once, expected, strict=True):
         if not torch.equal(y.cpu(), want.cpu()):
             raise Wrong(
@@ -119,12 +141,9 @@ def capture_batches(answer) -> str:
         raise Wrong("nothing was captured: your code never called the function")
     if missing := set(batches) - function.sizes:
         raise Wrong(f"no graph of batch {max(missing)}: a padded one computes rows that nobody asked for")
-    calls = function.calls
     for n in batches:
         x = draw(n, 1, seed=n)
-        y = graphs[n](x).clone()
-        if function.calls != calls:
-            raise Wrong(f"batch {n}: a call goes through Python again, where it should replay")
+        y = replayed(function, graphs[n], x, name=f"batch {n}: a call").clone()
         if not torch.equal(y, function.function(x.npu())):
             raise Wrong(f"batch {n}: the answer is not that of the function on the new input")
     if kept > least + (smallest_first - least) // 4:

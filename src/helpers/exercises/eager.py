@@ -1,5 +1,6 @@
 """Checks of the exercises of notebook 2, *Watch eager execution*."""
 
+import numbers
 from unittest import mock
 
 import ascend_sim
@@ -26,7 +27,7 @@ def _compare(answer, counted: dict[int, int]) -> tuple[int, int]:
     """
     (few, many), (fewer, more) = counted, counted.values()
     said = {layers: answer(layers) for layers in counted}
-    if not all(isinstance(kernels, int) for kernels in said.values()):
+    if not all(isinstance(n, numbers.Integral) and not isinstance(n, bool) for n in said.values()):
         raise Wrong(f"return a whole number for {few} layers; yours is {said[few]!r}")
     layer = (more - fewer) // (many - few)
     rest = fewer - few * layer

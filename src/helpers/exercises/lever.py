@@ -8,6 +8,7 @@ import torch
 
 from .. import bench
 from ..models.nucleotide_transformer import gelu
+from ..waits import ReadBacks
 from .checking import Wrong, exercise
 
 ANSWERS = ("graph", "no-waits", "kernels")
@@ -115,7 +116,8 @@ def fused_layer(answer) -> str:
     x, weight, bias = (torch.randn(*shape, generator=draw).to("npu") / 3 for shape in ((64, 32), (48, 32), (48,)))
     published = _published(x, weight, bias)
     given = [t.clone() for t in (x, weight, bias)]
-    y = answer(x, weight, bias)
+    with ReadBacks() as reads:
+        y = answer(x, weight, bias)
     if not isinstance(y, torch.Tensor) or y.shape != published.shape or y.device != published.device:
         said = f"{list(y.shape)} on {y.device.type}" if isinstance(y, torch.Tensor) else f"a {type(y).__name__}"
         raise Wrong(f"the layer gives a tensor of shape {list(published.shape)} on the NPU; yours is {said}")
@@ -128,7 +130,11 @@ def fused_layer(answer) -> str:
     if not apart <= 1e-5:
         raise Wrong(f"the results differ by up to {apart:.2g}, so this is another layer. Is the weight transposed, and "
                     "the bias added before the gelu?")  # fmt: skip
+    if reads.count:
+        raise Wrong("the layer was not computed on the device alone: your function reads values from it")
     before, after = (ascend_sim.work(lambda f=f: f(x, weight, bias), card) for f in (_published, answer))
+    if not after:
+        raise Wrong("no kernel ran in a second call: compute the layer in each, from what it is given")
     if any(span.name == "aclnnGelu" for span in after):
         raise Wrong("F.gelu is equal here, on the simulated device. On an Ascend it takes the approximation by tanh, "
                     "its documentation says: which call lets you choose?")  # fmt: skip

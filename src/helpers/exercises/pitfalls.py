@@ -4,19 +4,25 @@ import torch
 
 from ..capture import capture
 from ..waits import ReadBacks
+from .capturing import replayed
 from .checking import Wrong, draw, exercise
 
 
 class _Model(torch.nn.Module):
-    """y = x * factor + 1, and how often Python went through it. The factor is made on the device by the first call."""
+    """y = x * factor + 1. The factor is made on the device by the first call, if it is lazy.
+
+    calls: how often Python went through it. runs: how often the device did, a replay too.
+    """
 
     def __init__(self, factor: float, lazy: str = ""):
         super().__init__()
         self.factor, self.lazy, self.calls = factor, lazy, 0
+        self.runs = torch.zeros((), device="npu")
         self.on_device = None if lazy else torch.tensor(factor, device="npu")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
+        self.runs.add_(1)
         if self.on_device is None:
             if self.lazy == "copied":
                 self.on_device = torch.tensor(self.factor, device=x.device)
@@ -31,10 +37,7 @@ class _Model(torch.nn.Module):
 
 def _predicts(predict, model: _Model, old: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
     """The answer to a batch. Raises Wrong if it is another one's, or not a replay's. old: the answer to the example."""
-    calls = model.calls
-    y = predict(batch)
-    if model.calls != calls:
-        raise Wrong("predict goes through Python again: it should copy the batch in and replay")
+    y = replayed(model, predict, batch, name="predict")
     if not isinstance(y, torch.Tensor) or y.shape != batch.shape:
         raise Wrong(f"predict returns a tensor of the shape of its batch, here {list(batch.shape)}")
     if torch.equal(y.cpu(), old):
@@ -98,16 +101,15 @@ def make_predictor(answer) -> str:
 def make_sampler(answer) -> str:
     shape = 64, 64
     model, example = _Model(2.0), draw(*shape, seed=0).npu()
+    before = example.clone()
     sample = answer(model, example)
     taken = [torch.full((), 7.0, device="npu") for _ in range(64)]  # whatever memory is free by now
     if not callable(sample):
         raise Wrong(f"return the function sample; yours is a {type(sample).__name__}")
-    calls, x = model.calls, draw(*shape, seed=1).npu()
-    y = sample(x, 0.0)
+    x = draw(*shape, seed=1).npu()
+    y = replayed(model, sample, x, 0.0, name="sample")
     if not isinstance(y, torch.Tensor) or y.shape != x.shape:
         raise Wrong(f"sample returns a tensor of the shape of its input, here {list(shape)}")
-    if model.calls != calls:
-        raise Wrong("sample goes through Python again: it should copy in and replay")
     del taken
     if not torch.equal(y.cpu(), model.right(x)):
         raise Wrong(
@@ -115,6 +117,12 @@ def make_sampler(answer) -> str:
             "not reach it, and neither does a new tensor of that name. Hold the temperature in one, and fill_ that"
         )
     zero = torch.full(shape, -0.5, device="npu")  # model(zero) is 0, so that what is left is the noise
+    kept = y.clone()
+    replayed(model, sample, zero, 1.0, name="sample")
+    if not torch.equal(y, kept):
+        raise Wrong("the second call of sample changed what the first one returned: return a clone")
+    if not torch.equal(example, before):
+        raise Wrong("sample overwrites the example, which is its owner's: make the static input a copy of it")
 
     def noise(temperature: float, seed: int | None = None) -> torch.Tensor:
         if seed is not None:
@@ -222,7 +230,8 @@ def graph_for_each_branch(answer) -> str:
 
         return branch
 
-    step = answer({sign: counted(sign) for sign in _BRANCHES}, _SIGNED[1][0].npu())
+    example = _SIGNED[1][0].npu()
+    step = answer({sign: counted(sign) for sign in _BRANCHES}, example)
     if not callable(step):
         raise Wrong(f"return a function of x; yours is a {type(step).__name__}")
     if missing := [sign for sign in calls if not calls[sign]]:
@@ -241,6 +250,8 @@ def graph_for_each_branch(answer) -> str:
             ran = sum(runs.values()).item() - before
             if ran != 1:
                 raise Wrong(f"one call replays {ran:.0f} branches: let Python look at the sign first, and replay one")
+    if not torch.equal(example.cpu(), _SIGNED[1][0]):
+        raise Wrong("a call overwrites the example, which is its owner's: make each static input a copy of it")
     times = "once" if reads.count == 1 else f"{reads.count} times"
     more = "" if reads.count == 1 else ". Once is enough: read the sign of the sum"
     return f"one branch runs and the others cost nothing, but to decide, the host waits {times} in each call{more}"

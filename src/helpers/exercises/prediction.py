@@ -1,6 +1,7 @@
 """Checks of the exercises of notebook 7, *Predict before you measure*."""
 
 import math
+import numbers
 import random
 
 import ascend_sim
@@ -73,7 +74,7 @@ def _run_small_before_large(answer) -> tuple[float, float, float]:
         kernels = [card.kernel_seconds(span) * 1e3 for span in ascend_sim.work(call, card)]
         launch_us = bench.launch_us(call)
         run = bench.measure(call, seconds=0.1).median_ms
-    return max(len(kernels) * launch_us / 1e3, sum(kernels)), answer(kernels, launch_us), run
+    return max(len(kernels) * launch_us / 1e3, sum(kernels)), _number(answer(kernels, launch_us)), run
 
 
 @exercise
@@ -101,7 +102,7 @@ def cost_of_waits_ms(answer) -> str:
             raise Wrong(f"stretches {shown}, a launch of {launch_us:.3g} µs, {sync_us:.3g} µs to wake up: yours is "
                         f"{said:.4g} ms. {why}")  # fmt: skip
     uneven, even = ([(100, 5.0), (200, 0.5)], [(150, 2.75), (150, 2.75)])
-    a, b = (answer(stretches, 20.0, 10.0) for stretches in (uneven, even))
+    a, b = (_number(answer(stretches, 20.0, 10.0)) for stretches in (uneven, even))
     return (
         f"one wait between few large kernels and many small ones costs {a:.2f} ms, and between two equal halves of the "
         f"same work {b:.2f} ms. A wait costs what the host could have launched meanwhile"
@@ -132,12 +133,12 @@ def bend(answer) -> str:
                         f"batch {batch:.3g}, which is yours, the line through both rows gives {then}")  # fmt: skip
     return (
         "launches of 5 ms, kernels of 2.5 ms at batch 8 and of 4.5 ms at 16: a speed-up of 1.5 at batch "
-        f"{answer(5.0, {8: 2.5, 16: 4.5}, 1.5):.1f}. Two rows are enough as long as the kernels lie on a line"
+        f"{_number(answer(5.0, {8: 2.5, 16: 4.5}, 1.5)):.1f}. Two rows are enough as long as the kernels lie on a line"
     )
 
 
 def _number(said) -> float:
-    if isinstance(said, bool) or not isinstance(said, (int, float)):
+    if isinstance(said, bool) or not isinstance(said, numbers.Real):
         raise Wrong(f"give back a number; yours is a {type(said).__name__}")
     return float(said)
 

@@ -111,17 +111,15 @@ def lines_that_count(answer) -> str:
     finally:
         torch.npu.set_rng_state(generator)
     if wrong := set(said) - right:
-        raise Wrong(f"the weights are the same with and without {', '.join(sorted(wrong))}. {_because(wrong)}")
+        first = min(wrong)  # of several the first: all of them would be the solution
+        raise Wrong(f"the weights are the same with and without {first}. {_WHY[first]}")
     if missing := right - set(said):
         raise Wrong(
             f"all of yours count, and {len(missing)} more {'does' if len(missing) == 1 else 'do'}: "
             "which other lines write into memory that a replay reads?"
         )
-    return f"{_because(right)}. The others change only what Python looks at, and a replay does not go through Python"
-
-
-def _because(lines: set[str]) -> str:
-    return "; ".join(_WHY[line] for line in sorted(lines))
+    because = "; ".join(_WHY[line] for line in sorted(right))
+    return f"{because}. The others change only what Python looks at, and a replay does not go through Python"
 
 
 # ---- 2. accumulate over micro-batches --------------------------------------------------------------------------------
@@ -226,6 +224,7 @@ def warmed_up(answer) -> str:
         batch, streams, here = _batches(1)[0], [], torch.npu.current_stream()
         before = _copied(model.state_dict())
         state_before = {p: _copied(state) for p, state in optimizer.state.items()}
+        modes, rate = [module.training for module in model.modules()], float(optimizer.param_groups[0]["lr"])
 
         def step(model=model, optimizer=optimizer, batch=batch, streams=streams):
             streams.append(torch.npu.current_stream())
@@ -236,6 +235,14 @@ def warmed_up(answer) -> str:
             raise Wrong("step() was not called: then the capture makes the optimizer's state, in every replay anew")
         if here in streams:
             raise Wrong("step() ran on the stream of the caller: warm up on a side stream, as a capture has one, too")
+        if len(streams) != 3:
+            raise Wrong(f"the exercise asks for three calls of step(), and yours makes {len(streams)}")
+        if torch.npu.current_stream() != here:
+            raise Wrong("the side stream is still the current one afterwards: with torch.npu.stream(side) leaves it")
+        if [module.training for module in model.modules()] != modes:
+            raise Wrong("afterwards the model is in another mode: leave train() and eval() as they were")
+        if float(optimizer.param_groups[0]["lr"]) != rate:
+            raise Wrong("the optimizer's rate is not what it was: a warm-up changes weights and state, and no rate")
         if not optimizer.state:
             raise Wrong(
                 f"with {which} the optimizer has no state afterwards: the capture would record how it is made, and "
