@@ -90,11 +90,13 @@ def code_of():
 
 
 @pytest.fixture
-def verdict(capsys):
-    """What the check of an exercise says about an answer."""
+def verdict(capsys, monkeypatch):
+    """What the check of an exercise says about an answer: to the exercise of its name, or of the one that is given."""
     from helpers import exercises
 
-    def said(answer) -> str:
+    def said(answer, name: str | None = None) -> str:
+        if name:
+            monkeypatch.setattr(answer, "__name__", name)
         capsys.readouterr()
         exercises.check(answer)
         return capsys.readouterr().out.strip()

@@ -33,9 +33,8 @@ def operators_only():
         (operators_only, ["c, x.t().contiguous(), launches aclnnInplaceCopy"]),
     ],
 )
-def test_lines_that_launch(answer, says, verdict, monkeypatch):
-    monkeypatch.setattr(answer, "__name__", "lines_that_launch")
-    said = verdict(answer)
+def test_lines_that_launch(answer, says, verdict):
+    said = verdict(answer, "lines_that_launch")
     assert said.startswith("not yet: ") and all(line in said for line in says), said
     assert said.count(", launches ") == sum(", launches " in line for line in says), (
         "only the first wrong item is explained"
@@ -105,9 +104,8 @@ def over_rows_wrongly(x):
         (over_rows_wrongly, "not yet: the rows sum to 1, but"),
     ],
 )
-def test_softmax_by_hand(answer, says, verdict, monkeypatch):
-    monkeypatch.setattr(answer, "__name__", "softmax_by_hand")
-    assert verdict(answer).startswith(says)
+def test_softmax_by_hand(answer, says, verdict):
+    assert verdict(answer, "softmax_by_hand").startswith(says)
 
 
 def test_softmax_by_hand_may_guard_against_overflow(verdict):
@@ -163,8 +161,7 @@ def in_this_environment(variables):
         (in_this_environment, "not yet: your function changes this process"),
     ],
 )
-def test_queue_of_a_process(answer, says, verdict, monkeypatch):
-    monkeypatch.setattr(answer, "__name__", "queue_of_a_process")
+def test_queue_of_a_process(answer, says, verdict):
     before = dict(os.environ), torch.npu.get_task_queue_enable()
-    assert verdict(answer).startswith(says)
+    assert verdict(answer, "queue_of_a_process").startswith(says)
     assert (dict(os.environ), torch.npu.get_task_queue_enable()) == before

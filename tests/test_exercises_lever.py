@@ -44,13 +44,11 @@ def a_graph_in_spite_of_waits(launches, launch_us, kernels_ms, waits):
     ],
 )
 def test_lever_for(answer, says, verdict):
-    answer.__name__ = "lever_for"
-    assert verdict(answer).startswith(says)
+    assert verdict(answer, "lever_for").startswith(says)
 
 
 def test_lever_for_says_why(verdict):
-    by_the_longer_side.__name__ = "lever_for"
-    assert verdict(by_the_longer_side).endswith(
+    assert verdict(by_the_longer_side, "lever_for").endswith(
         "a lever of the host's side makes it 1.02 times as fast at most, not 1.1"
     )
 
@@ -82,8 +80,7 @@ HOST = ("plan_us", "launch_us")
     ],
 )
 def test_slower_host(answer, says, verdict):
-    answer.__name__ = "slower_host"
-    assert verdict(answer).startswith(says)
+    assert verdict(answer, "slower_host").startswith(says)
 
 
 def npu_gelu(x, approximate="none"):
@@ -134,5 +131,4 @@ def half_on_the_host(x, weight, bias):
     ],
 )
 def test_fused_layer(answer, says, verdict):
-    answer.__name__ = "fused_layer"
-    assert verdict(answer).startswith(says)
+    assert verdict(answer, "fused_layer").startswith(says)

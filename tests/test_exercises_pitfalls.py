@@ -271,14 +271,12 @@ def as_floats(scores, rounds):
         (as_floats, "not yet: the places are whole numbers"),
     ],
 )
-def test_greedy_search(answer, says, verdict, monkeypatch):
-    monkeypatch.setattr(answer, "__name__", "greedy_search")
-    assert verdict(answer).startswith(says)
+def test_greedy_search(answer, says, verdict):
+    assert verdict(answer, "greedy_search").startswith(says)
 
 
-def test_greedy_search_with_while_is_told_the_line(verdict, monkeypatch):
-    monkeypatch.setattr(loops, "__name__", "greedy_search")
-    said = verdict(loops)
+def test_greedy_search_with_while_is_told_the_line(verdict):
+    said = verdict(loops, "greedy_search")
     assert said.startswith("not yet: line ") and "`while len(taken) < rounds and scores.max() > 0.5:`" in said
 
 
@@ -303,9 +301,8 @@ def by_python(x):
         (by_python, "not yet: line "),
     ],
 )
-def test_three_branches(answer, says, verdict, monkeypatch):
-    monkeypatch.setattr(answer, "__name__", "three_branches")
-    assert verdict(answer).startswith(says)
+def test_three_branches(answer, says, verdict):
+    assert verdict(answer, "three_branches").startswith(says)
 
 
 def graphs_and(step):

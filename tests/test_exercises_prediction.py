@@ -42,8 +42,7 @@ def by_sums(kernels, launch_us):
     ],
 )
 def test_exact_ms(answer, says, why, verdict):
-    answer.__name__ = "exact_ms"
-    said = verdict(answer)
+    said = verdict(answer, "exact_ms")
     assert said.startswith(says) and why in said
 
 
@@ -68,8 +67,7 @@ def whole(stretches):
     ],
 )
 def test_cost_of_waits_ms(answer, says, why, verdict):
-    answer.__name__ = "cost_of_waits_ms"
-    said = verdict(answer)
+    said = verdict(answer, "cost_of_waits_ms")
     assert said.startswith(says) and why in said
 
 
@@ -104,6 +102,5 @@ def of_the_launches(launches_ms, rows, speedup):
     ],
 )
 def test_bend(answer, says, why, verdict):
-    answer.__name__ = "bend"
-    said = verdict(answer)
+    said = verdict(answer, "bend")
     assert said.startswith(says) and why in said

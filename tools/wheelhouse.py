@@ -37,8 +37,8 @@ def unpack_commit(folder: Path, tag: str | None) -> Path:
     done = subprocess.run(command, cwd=ROOT, capture_output=True)
     if done.returncode:
         stop(f"no tag {tag} in this clone" if tag else f"git archive failed: {done.stderr.decode().strip()}", 2)
-    status = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True)
-    if not tag and status.stdout.strip():
+    changed = ["git", "status", "--porcelain"]
+    if not tag and subprocess.run(changed, cwd=ROOT, capture_output=True).stdout.strip():
         print("wheelhouse: note: changes that are not committed are left out")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as committed:
         committed.extractall(folder, filter="data")

@@ -122,13 +122,13 @@ def _check(args) -> int:
 
 def _submit(args) -> int:
     from . import gallery
-    from .bench import load_results
+    from .bench import Measurement, load_results
 
     file = args.file or gallery.ROOT / "build" / "results.json"
     path, new = gallery.submit(file, args.name)
     print(f"{'wrote' if new else 'it is there already:'} {os.path.relpath(path)}")
     records = load_results(file)
-    noisy = sum(max(r["runs_ms"]) - min(r["runs_ms"]) > NOISY * r["median_ms"] for r in records)
+    noisy = sum(Measurement(tuple(r["runs_ms"]), repeats=1).spread > NOISY for r in records)
     if noisy:
         print(f"noisy: the runs of {noisy} of {len(records)} records differ by over {NOISY:.0%}. Other programs used "
               "the cores: delete the file, measure again (`make run`), and submit that")  # fmt: skip

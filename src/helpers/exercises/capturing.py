@@ -6,7 +6,7 @@ import torch
 
 from .. import models
 from ..capture import capture
-from .checking import Wrong, draw, exercise
+from .checking import Wrong, draw, exercise, replayed
 
 
 class _Counted:
@@ -24,26 +24,6 @@ class _Counted:
         self.runs.add_(1)
         self.sizes.add(len(inputs[0]))
         return self.function(*inputs)
-
-
-def replayed(counted, call, *inputs, name: str = "a call"):
-    """``call(*inputs)``. Raises Wrong if that is not one replay of what was captured of ``counted``.
-
-    counted: with ``calls`` and ``runs``, as _Counted has them. name: what the message calls the call.
-    """
-    calls, runs = counted.calls, _count(counted.runs)
-    result = call(*inputs)
-    if counted.calls != calls:
-        raise Wrong(f"{name} goes through Python again: it should copy the input in and replay")
-    if (ran := _count(counted.runs) - runs) != 1:
-        times = "no graph of what it was given" if ran == 0 else f"it {ran:.0f} times"
-        raise Wrong(f"{name} replays {times}: it should copy the input in, and replay the graph once")
-    return result
-
-
-def _count(runs: torch.Tensor) -> float:
-    torch.npu.synchronize()  # a warm-up may still run on a stream of its own
-    return runs.item()
 
 
 @exercise
@@ -208,7 +188,7 @@ def unroll(answer) -> str:
             raise Wrong(f"with three steps of noise your function makes {step.calls - calls} steps: it is len(expo)")
         captured = capture(function, ids, mask, *captured_noise)
         calls = step.calls
-        replayed = captured(ids, mask, *fresh)
-        if step.calls != calls or not torch.equal(replayed, expected):
+        result = captured(ids, mask, *fresh)
+        if step.calls != calls or not torch.equal(result, expected):
             raise Wrong("one replay does not give the tokens of four single steps")
     return "one replay gives the tokens of four single steps, bit for bit, and the host launches one graph and not four"

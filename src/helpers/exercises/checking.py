@@ -26,6 +26,27 @@ def draw(*shape: int, seed: int) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
+def replayed(counted, call, *inputs, name: str = "a call"):
+    """``call(*inputs)``. Raises Wrong if that is not one replay of what was captured of ``counted``.
+
+    counted: its ``calls`` says how often Python went through it, and its ``runs``, on the device, how often that did.
+    name: what the message calls the call.
+    """
+    calls, runs = counted.calls, _count(counted.runs)
+    result = call(*inputs)
+    if counted.calls != calls:
+        raise Wrong(f"{name} goes through Python again: it should copy the input in and replay")
+    if (ran := _count(counted.runs) - runs) != 1:
+        times = "no graph of what it was given" if ran == 0 else f"it {ran:.0f} times"
+        raise Wrong(f"{name} replays {times}: it should copy the input in, and replay the graph once")
+    return result
+
+
+def _count(runs: torch.Tensor) -> float:
+    torch.npu.synchronize()  # a warm-up may still run on a stream of its own
+    return runs.item()
+
+
 _CHECKS: dict[str, Callable[[Callable], str]] = {}
 
 

@@ -4,8 +4,7 @@ import torch
 
 from ..capture import capture
 from ..waits import ReadBacks
-from .capturing import replayed
-from .checking import Wrong, draw, exercise
+from .checking import Wrong, draw, exercise, replayed
 
 
 class _Model(torch.nn.Module):
